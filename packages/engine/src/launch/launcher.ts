@@ -24,9 +24,9 @@ export type LaunchOutcome =
 
 /**
  * Takes a sandbox from the queue to its first proof: it waits in the queue, stores the lease, launches the instance,
- * opens the link and proves the sandbox. A failure at any step is recorded as `launch_failed`. That releases the
- * sandbox's name and makes the lease require a stop, which the reaper carries out. A few launches run at once; the rest
- * wait in a queue of limited length, in which the owners are served in turn.
+ * opens the link and proves the sandbox. A failure at any step is recorded as `launch_failed`. The lease then requires
+ * a stop, which the reaper carries out, and a sandbox that has never served releases its name. A few launches run at
+ * once; the rest wait in a queue of limited length, in which the owners are served in turn.
  */
 export class Launcher {
   readonly #context: EngineContext;
@@ -36,7 +36,8 @@ export class Launcher {
   constructor(context: EngineContext, parts: LauncherParts) {
     this.#context = context;
     this.#parts = parts;
-    // The queue of new sandboxes is limited by `admit`. A sandbox that is already stored is never refused.
+    // The semaphore's queue has no limit, because a sandbox that is already stored is never refused. `admit` limits the
+    // number of new sandboxes in the queue.
     this.#slots = new Semaphore(context.numbers.launchesAtOnce, { limit: Number.POSITIVE_INFINITY });
   }
 
@@ -57,7 +58,10 @@ export class Launcher {
     return this.#settle(live, () => this.#queued(live, signal, () => this.#attempt(live, signal)));
   }
 
-  /** Runs the launch and reports the outcome to the circuit breaker. An aborted launch says nothing about the host. */
+  /**
+   * Runs the launch and reports the outcome to the circuit breaker. An aborted launch is reported without a cause,
+   * because it says nothing about the host.
+   */
   async #attempt(live: LiveSandbox, signal: AbortSignal): Promise<void> {
     const { clock, numbers } = this.#context;
     const { admission } = this.#parts;

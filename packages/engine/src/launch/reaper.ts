@@ -48,7 +48,7 @@ export class Reaper {
         await this.#attempt(live, graceMs);
       } catch (error) {
         if (stopping.aborted) return;
-        // The store failed. The stored lease still requires the stop, and the loop continues from there.
+        // The store failed. The stored lease still requires the stop, so the loop tries again.
         log.error({ sandbox: live.id, cause: causeOf(error) }, "a stop attempt could not be recorded");
         await clock.sleep(1_000, stopping).catch(() => undefined);
       }

@@ -255,7 +255,7 @@ export class Checkpoints implements CheckpointApi {
       if (done === null) throw notSavable(live);
       return saved;
     } catch (error) {
-      // A delete removes the files itself, so nothing is undone here.
+      // A delete of the sandbox removes the checkpoint's files too, so nothing is undone at this point.
       if (live.deletedSignal.aborted) throw error;
       // When the server stops, the next server continues from the record. Until then the sandbox keeps running.
       if (stopping.aborted) {

@@ -323,7 +323,7 @@ export class Creation {
   }
 }
 
-/** The context of a create whose name or key was already taken. */
+/** What is needed to answer a create whose name or key was already taken. */
 interface Race {
   idempotency: Idempotency | undefined;
   digest: Digest;

@@ -41,8 +41,8 @@ export function forkedSpec({ spec }: SavedCheckpoint, input: CreateSandbox): San
 
 /**
  * Returns the origin of a fork, with new ids for the execs and processes in the fork's memory. The ids are assigned
- * here, before anything can refer to them. The id of a run is derived from the new id of its process, and its run
- * number stays the same.
+ * before anything can refer to them. The id of a run is derived from the new id of its process, and its run number
+ * stays the same.
  */
 export function originOf(saved: SavedCheckpoint, ids: Pick<Ids, "exec" | "process">): Origin {
   const processes = saved.processes.map(({ id, keeperId }) => ({ id: ids.process(), from: id, keeperId }));

@@ -152,8 +152,8 @@ export class Standby {
     const { clock, driver, numbers } = this.#context;
     const { id: sandboxId, record } = live;
     await raced(Promise.all([live.discarding, live.healing]), signal);
-    // From here on calls are held. They are served after the wake. If the suspension fails, this instance serves them
-    // at once.
+    // From now on calls are held. They are served after the wake. If the suspension fails, this instance serves them at
+    // once.
     live.commitSuspension();
     live.detachLink();
     const freezing = { ms: numbers.freezeMs, what: "freezing", signal };
@@ -173,7 +173,7 @@ export class Standby {
   }
 
   /**
-   * Cancels a suspension whose reason no longer applies, because a call may have arrived while the suspension was
+   * Cancels the suspension if its reason no longer applies, because a call may have arrived while the suspension was
    * queued.
    */
   #checkUnused(live: LiveSandbox): void {

@@ -35,7 +35,7 @@ class Hook<Args extends readonly unknown[]> {
   }
 }
 
-/** Why the processes of an instance ended together. It becomes the outcome of the instance's execs. */
+/** Why the processes of an instance ended together. The reason becomes the outcome of the instance's execs. */
 interface InstanceEnd {
   status: "lost" | "cancelled";
   cause: Cause;
@@ -105,6 +105,6 @@ export class EngineEvents {
 
   /** The host is short of room. Listeners remove stale sandboxes. */
   readonly roomNeeded = new Hook<[]>();
-  /** A drive is being deleted. Listeners unmount it from this sandbox, whose record still has the mount. */
+  /** A drive is being deleted. Listeners unmount it from this sandbox, which still has the mount in its record. */
   readonly driveRevoked = new Hook<[live: LiveSandbox, drive: DriveId, signal: AbortSignal]>();
 }

@@ -666,5 +666,5 @@ const ASLEEP = new Set<SandboxRecord["phase"]["name"]>(["paused", "suspending", 
  */
 const ABOUT_PROCESSES = new Set<Input["type"]>(["launched", "wake", "stop_attempt"]);
 
-/** Inputs that follow a proof of the instance. That proof stays valid in the new phase. */
+/** Inputs that follow a proof of the instance. The proof stays valid in the phase that the input leads to. */
 const PROVEN_BEFORE = new Set<Input["type"]>(["proven", "suspend_failed", "saved", "copied", "resume"]);

@@ -77,7 +77,7 @@ export class PersistentLink {
     this.#current = null;
   }
 
-  /** Returns the current link or waits for the next one. Rejects if there is none within `ms`. */
+  /** Returns the current link or waits for the next one. Rejects if no link is up after `ms`. */
   async get(ms: number, signal: AbortSignal): Promise<Link> {
     if (this.#current !== null) return this.#current;
     const { clock } = this.#context;

@@ -89,8 +89,8 @@ const CAUSES: Record<"exited" | "timed_out" | "cancelled", Cause | null> = {
 export type Trace = JournalEnd | "no journal" | "not looked for";
 
 /**
- * Returns the outcome of an exec whose keeper can't be asked. If the journal has an exit record, it takes precedence
- * over `status`: the command ended by itself, and the keeper had not reported that yet.
+ * Returns the outcome of an exec whose keeper can't be asked. An exit record in the journal takes precedence over
+ * `status`, because it shows that the command ended by itself before the keeper could report that.
  */
 export function unseenEnd(
   status: "lost" | "refused" | "cancelled",
@@ -149,7 +149,7 @@ export const SANDBOX_DELETED: Cause = {
 };
 const DELETED_BEFORE = "The sandbox was deleted before the command was begun; it was never run.";
 
-/** Returns the record of an ended exec. This is the only transition to a terminal status. */
+/** Returns the record of an ended exec. No other function gives an exec a terminal status. */
 export function ended(record: ExecRecord, outcome: Outcome): ExecRecord {
   invariant(!isTerminal(record.status), "an exec ends once");
   return { ...record, ...outcome };
@@ -158,8 +158,8 @@ export function ended(record: ExecRecord, outcome: Outcome): ExecRecord {
 type Identity = Pick<ExecRecord, "id" | "createdAt">;
 
 /**
- * Returns a cursor in the output of this exec. It contains the creation time, because a later exec may reuse the id
- * once this one is forgotten.
+ * Returns a cursor in the output of an exec. The cursor contains the exec's creation time, because a later exec may
+ * have the same id once this exec is forgotten.
  */
 export const cursorOf = ({ id, createdAt }: Identity, offset: number): string =>
   `${id}.${createdAt.toString(36)}.${offset}`;

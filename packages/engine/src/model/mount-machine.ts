@@ -5,18 +5,20 @@ import type { Decision } from "./transition.ts";
 
 /** Everything that can happen to the mounts of a sandbox, independent of its phase. */
 export type MountInput =
-  /** A caller requests a mount. This is stored before anything is mounted. */
+  /** A caller requests a mount. The request is stored before anything is mounted. */
   | { type: "mount"; mount: MountPoint & { drive: string } }
   /** The mount was observed from inside and outside the sandbox. */
   | { type: "mounted"; path: string }
   /** The mount failed and is no longer wanted; no part of it exists. */
   | { type: "mount_failed"; path: string; cause: Cause }
-  /** A caller requests an unmount. This is stored before anything is unmounted. */
+  /** A caller requests an unmount. The request is stored before anything is unmounted. */
   | { type: "unmount"; path: string }
   /** The mount was observed to be absent. */
   | { type: "unmounted"; path: string };
 
-/** Phases in which mounts cannot be added or removed, because the end of a sandbox also removes its mounts. */
+/**
+ * Phases in which no mount can be added or removed: the sandbox has ended or is ending, and its end removes all mounts.
+ */
 const ENDED = new Set<SandboxRecord["phase"]["name"]>(["deleting", "gone", "failed"]);
 
 /** Returns the decision for the input or, like all transitions, null if the input no longer applies. */
@@ -88,8 +90,8 @@ export const isSameMount = (mount: MountRecord, asked: MountPoint): boolean =>
   mount.readOnly === asked.readOnly;
 
 /**
- * Returns a mount that conflicts with the requested one, because it is at the same path, above it or below it. Null if
- * there is none.
+ * Returns a mount that conflicts with the requested one, because its path is the same, above or below. Null if there is
+ * none.
  */
 export const conflictOf = (mounts: readonly MountRecord[], asked: MountPoint): MountRecord | null =>
   mounts.find(

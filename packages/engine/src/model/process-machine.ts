@@ -39,8 +39,8 @@ export interface ProcessFacts {
    */
   kept: SupervisedRun | null | "unknown";
   /**
-   * Whether the memory in which the last run began still exists. If so, the keeper that would start the next run still
-   * exists too.
+   * Whether the memory in which the last run began still exists. If so, the keeper in that memory, which would start the
+   * next run, exists too.
    */
   isRemembered: boolean;
 }
@@ -68,7 +68,8 @@ export function verdict(facts: ProcessFacts): Verdict {
   const mayFollow = spec.restart !== null && isRemembered;
   if (mayFollow && kept === "unknown") return { do: "nothing" };
   const row = mayFollow && kept !== "unknown" ? kept : null;
-  // The keeper has started runs that are not recorded yet. They must be recorded before the last run can be judged.
+  // The keeper has started runs that are not recorded yet. These runs must be recorded before a verdict on the last run
+  // is possible.
   if (row !== null && !isLast(row, record)) return { do: "nothing" };
   if (isOrdered) {
     if (row?.state === "waiting") return { do: "cancel" };

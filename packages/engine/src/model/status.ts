@@ -83,7 +83,7 @@ const EXPIRED: Cause = { code: "expired", message: "The sandbox has reached the 
 
 /**
  * Whether the files of a failed sandbox still exist on the host, as far as is known. A sandbox that was never ready has
- * none, because its failed creation removed its files and released its name.
+ * no files, because its failed creation removed them and released its name.
  */
 export function filesLeft(
   { nameHeld, generation }: Pick<SandboxRecord, "nameHeld" | "generation">,
@@ -111,7 +111,10 @@ function withMissingFiles(cause: Cause, left: FilesLeft): Cause {
   return { ...cause, message: `${cause.message}${end} ${missing}` };
 }
 
-/** Returns the most telling reason why a running instance is not ready; null if there is none. */
+/**
+ * Returns the reason why a running instance is not ready; null if it is ready. Of several reasons, returns the one that
+ * explains most.
+ */
 function whyNotServing(
   record: SandboxRecord,
   health: Health,

@@ -12,7 +12,8 @@ import { remove } from "./transitions-stop.ts";
 
 /**
  * Decides what follows when the processes are gone for good: a restart or a failure, as the sandbox's policy says. A
- * sandbox whose TTL has passed is deleted instead: its keeper may have ended it because no server was running.
+ * sandbox whose TTL has passed is deleted instead, because its keeper may have ended it at the end of the TTL while no
+ * server was running.
  */
 export function loseMemory(record: SandboxRecord, cause: Cause, now: number, settings: Settings): Decision {
   const removal = isExpired(record, now) ? remove(record, EXPIRED, now, settings) : null;

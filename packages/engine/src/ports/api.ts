@@ -446,7 +446,7 @@ export interface EventPage {
 /** A connection to a port, with the callbacks by which its user reports activity. */
 export interface PortConnection {
   readonly sandboxId: SandboxId;
-  /** Fails with `StreamCut` if the connection is cut. The user destroys the stream when done. */
+  /** The stream of bytes. Fails with `StreamCut` if the connection is cut. The caller must destroy it when done. */
   readonly bytes: Duplex;
   /**
    * Reports that the request for the port was answered. From then on the sandbox stays awake only while there is

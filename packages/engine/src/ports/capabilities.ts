@@ -218,8 +218,8 @@ export interface DriveSupport {
   mount(order: MountOrder, signal: AbortSignal): Promise<void>;
   /**
    * Removes the mount, whether the instance runs or not. Idempotent. Resolves when the mount is observed to be gone.
-   * The directory beneath the mount becomes writable again. With `keepClosed` it stays unwritable, because the sandbox
-   * still expects the drive there.
+   * The directory beneath the mount becomes writable again. With `keepClosed` the directory stays unwritable, because
+   * the sandbox still expects the drive at the path.
    */
   unmount(id: SandboxId, path: string, options: { keepClosed: boolean }, signal: AbortSignal): Promise<void>;
 }
@@ -255,7 +255,7 @@ export interface PortStream {
    * the keeper's place, and nothing was sent to it yet.
    */
   readonly bootId: string;
-  /** Fails with `StreamCut` if the connection is cut. The user destroys the stream when done. */
+  /** The stream of bytes. Fails with `StreamCut` if the connection is cut. The caller must destroy it when done. */
   readonly bytes: Duplex;
 }
 
@@ -264,8 +264,8 @@ export interface PortDialing {
   /**
    * Connects to a TCP port on the instance's loopback interface. Refuses with the errors of a keeper: `system`
    * ECONNREFUSED if nothing listens, `system` ETIMEDOUT if the listener does not accept, `limit` at the limit of
-   * connections. The signal ends the stream. `checkpoint` and a `save` of memory cut the stream, because no connection
-   * survives them.
+   * connections. The signal also ends an established stream. `checkpoint` and a `save` of memory cut the stream,
+   * because no connection survives them.
    */
   dial(instance: Instance, port: number, signal: AbortSignal): Promise<PortStream>;
 }

@@ -128,7 +128,10 @@ export type Lease =
       readonly nextAttemptAt: number;
       readonly lastError: string | null;
     }
-  /** The stored lease is unreadable. It stays as it is, blocks launch and delete, and is shown to callers. */
+  /**
+   * The stored lease is unreadable. It stays as it is and is shown to callers, and no launch is possible. Only a delete
+   * replaces it.
+   */
   | { readonly state: "quarantined"; readonly raw: string };
 
 /** The checkpoint from which a fork was made. */
@@ -216,7 +219,10 @@ export interface SandboxRecord {
   readonly nameHeld: boolean;
   readonly phase: PhaseState;
   readonly generation: number;
-  /** The generation whose launch created the current memory. A wake restores that memory under a later generation. */
+  /**
+   * The generation whose launch created the sandbox's current memory. After a wake, `generation` is higher, but the
+   * memory is the same.
+   */
   readonly memorySince: number;
   readonly lease: Lease;
   readonly instance: Instance | null;

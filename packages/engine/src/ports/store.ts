@@ -274,7 +274,10 @@ export interface Store {
    * is never reused.
    */
   eventSpan(): Promise<{ first: number; last: number }>;
-  /** Counts the rows that a `prune` with these limits would remove. If a count equals `limit`, there may be more. */
+  /**
+   * Counts the rows that a `prune` with the same limits would remove. A count that equals `limit` may be too low,
+   * because counting stops there.
+   */
   prunable(order: Omit<Extract<Change, { kind: "prune" }>, "kind">): Promise<{
     events: number;
     keys: number;
