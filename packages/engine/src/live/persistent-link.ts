@@ -16,8 +16,8 @@ interface LinkHooks {
 
 /**
  * Keeps one link to an instance's keeper open for as long as the instance is wanted. A lost link is replaced by a new
- * one, with back-off and jitter and no limit on attempts; only an observation decides whether the instance still
- * exists. Callers wait for the next link instead of failing on the lost one.
+ * one, with back-off and jitter and no limit on attempts, because only an observation can show that the instance is
+ * gone. Callers wait for the next link instead of failing on the lost one.
  */
 export class PersistentLink {
   readonly #context: EngineContext;

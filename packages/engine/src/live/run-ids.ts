@@ -51,6 +51,6 @@ export const rowOf = (rows: readonly SupervisedRun[], { record }: ProcessEntry):
       null,
     );
 
-/** Returns the keeper's last report about the last recorded run; null if the keeper has not reported that run. */
+/** Returns the row in the keeper's last report if it is the row of the last recorded run; otherwise null. */
 export const recordedRow = ({ report, record }: ProcessEntry): SupervisedRun | null =>
   report?.row?.execId === runIdOf(record) ? report.row : null;
