@@ -2,11 +2,11 @@ import { existsSync, rmSync, statSync } from "node:fs";
 import { open, rename, rm } from "node:fs/promises";
 
 const MB = 1_048_576;
-/** Size of the reserve for commits: enough to record some thousand deletes. */
+/** Size of the reserve file that is deleted to make room for commits: enough to record some thousand deletes. */
 export const FOR_COMMITS_BYTES = 16 * MB;
-/** Size of the reserve for the files that SQLite creates when it opens a database. */
+/** Size of the reserve file that is deleted to make room for the files that SQLite creates when it opens a database. */
 export const FOR_OPENING_BYTES = 8 * MB;
-/** Minimum useful size of a reserve. With less, opening the database may fail. */
+/** Minimum size at which a reserve file is useful. Opening the database may need this much space. */
 const USEFUL_BYTES = MB / 4;
 const PIECE_BYTES = 65_536;
 const AGAIN_AFTER_MS = 60_000;
@@ -14,7 +14,7 @@ const AGAIN_AFTER_MS = 60_000;
 /**
  * A reserve file for when the disk is full. A full disk must not prevent a delete from being recorded, because deletes
  * free disk space. The file is therefore deleted at the first write that finds no space, and written again once there
- * is space. It is filled with data, because a file system reserves nothing for a sparse file of zeros.
+ * is space. It is filled with random data, because a file system reserves no space for zeros in a sparse file.
  */
 export class Ballast {
   readonly #path: string;
@@ -28,12 +28,12 @@ export class Ballast {
     this.#bytes = bytes;
   }
 
-  /** Writes the file if there is space, otherwise retries later. Never fails. */
+  /** Writes the reserve file if there is space for it. Otherwise retries later. Never fails. */
   load(): Promise<void> {
     return this.#once(this.#bytes);
   }
 
-  /** Writes as much of the file as there is space for, and stops all retries. */
+  /** Writes as much of the reserve file as there is space for, and stops all retries. */
   async stow(): Promise<void> {
     await this.#making;
     await this.#once(USEFUL_BYTES);
@@ -47,7 +47,7 @@ export class Ballast {
     return this.#making;
   }
 
-  /** Deletes the file. Returns whether there was one. */
+  /** Deletes the reserve file. Returns whether it existed. */
   drop(): boolean {
     const isThere = existsSync(this.#path);
     if (isThere) rmSync(this.#path, { force: true });
@@ -73,7 +73,7 @@ export class Ballast {
     }
   }
 
-  /** Writes the file, and returns how many bytes were written. */
+  /** Writes the reserve file to this path. Returns how many bytes were written, which are fewer if the disk is full. */
   async #write(path: string): Promise<number> {
     const file = await open(path, "w", 0o600);
     let size = 0;

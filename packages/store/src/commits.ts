@@ -14,7 +14,7 @@ interface Waiting {
 }
 
 interface CommitHooks {
-  /** Called after every transaction that a power cut could still undo. */
+  /** Called after every transaction that was not flushed to disk, which a power cut could still undo. */
   onRelaxed(): void;
   /** Called when the disk is full. Returns whether a retry is worthwhile. */
   makeRoom(): boolean;
@@ -24,8 +24,10 @@ interface CommitHooks {
  * Group commit. A durable COMMIT costs a disk flush regardless of its size, so all commits that arrive within one turn
  * of the event loop share one transaction. If there are several, each is written in its own savepoint. If the
  * precondition of one commit fails, only that commit is rolled back. No commit is acknowledged before the transaction's
- * COMMIT has returned. Some commits need to survive only a crash of the server. A transaction that contains no other
- * commits is not flushed at once: the kernel still has the log when this process dies, and a late flush follows.
+ * COMMIT has returned.
+ *
+ * Some commits need to survive only a crash of the server, not a power cut. A transaction of only such commits is not
+ * flushed at once: the kernel still has the log when this process dies, and a late flush follows.
  *
  * The end of a turn is `setImmediate`: unlike a microtask, it runs after all pending socket events were handled. It
  * delays a lone commit by a few microseconds. The transaction begins and ends synchronously, so no other query of the
@@ -56,7 +58,7 @@ export class CommitQueue {
     });
   }
 
-  /** Writes the waiting commits. Later ones are refused. */
+  /** Writes the waiting commits. Commits that are added later are refused. */
   close(): void {
     this.#closed = true;
     while (this.#waiting.length > 0) this.#flush();

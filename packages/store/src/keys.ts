@@ -23,7 +23,10 @@ export interface KeyStore {
 }
 
 const PREFIX = "hf_";
-/** Number of random characters in a key. 36^40 is over 200 bits, so a slow hash would add no security. */
+/**
+ * Number of random characters in a key. 36^40 possibilities are over 200 bits, too many to try them all, so a slow hash
+ * would add no security.
+ */
 const RANDOM_CHARACTERS = 40;
 
 const hashOf = (secret: string): string => createHash("sha256").update(secret).digest("hex");
@@ -45,8 +48,8 @@ export function createKeyStore(database: DatabaseSync, db: Kysely<Tables>, now: 
       await db.insertInto("api_keys").values(row).execute();
       return secret;
     },
-    // The index lookup does not take constant time. But its duration depends on the hash, and a caller cannot choose a
-    // secret whose hash is close to a stored one.
+    // The index lookup does not take constant time. But its duration depends only on the hash, and a caller cannot
+    // choose a secret whose hash is close to a stored one. The duration therefore reveals nothing about stored keys.
     async findKey(secret) {
       const hash = hashOf(secret);
       const row = byHash.get({ hash });

@@ -1,13 +1,14 @@
-/** Maximum time for which unflushed writes wait for a flush. */
+/** Maximum time from a write without a disk flush to the flush that follows it. */
 export const FLUSH_AFTER_MS = 200;
 
 /**
- * Flushes commits that so far survive only a crash of the server, so that a power cut can undo them only for a short
- * time. If a durable commit follows soon, it flushes them earlier. All writes that are due share one flush. Only one
- * flush runs at a time, in the thread pool, so no caller waits for it.
+ * Flushes the log soon after commits that were written without a disk flush. Such commits survive a crash of the server
+ * at once, but a power cut only after the flush. A durable commit also flushes them if it comes earlier. All unflushed
+ * commits share one flush. Only one flush runs at a time, in the thread pool, so no caller waits for it.
  *
- * A failed flush is not retried: nothing was promised about its writes, and the kernel reports the same failure to the
- * next durable COMMIT. `close` flushes the remaining writes, and throws if that fails.
+ * A failed flush is not retried until the next unflushed commit: its commits were never promised to survive a power
+ * cut, and the kernel reports the same failure to the next durable COMMIT. `close` flushes the remaining commits, and
+ * throws if that fails.
  */
 export class LateFlush {
   readonly #flush: () => Promise<void>;

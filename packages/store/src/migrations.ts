@@ -61,9 +61,9 @@ async function createSandboxes(db: Kysely<Tables>): Promise<void> {
 
 /*
  * Creates the tables of execs and events. Every exec is written twice, with an event each time, and the cost of a
- * commit grows with the number of pages that it changes. These two tables therefore have as few indexes as their
- * readers permit, and their rowids do not use SQLite's sequence table. A rowid may be reused after its exec was
- * forgotten, because rowids only determine the order of a listing.
+ * commit grows with the number of pages that it changes. Each of these tables therefore has only the indexes that its
+ * readers need, and assigns rowids without SQLite's sequence table. A rowid may be reused after its exec was forgotten,
+ * which is harmless because rowids only determine the order of a listing.
  */
 async function createExecs(db: Kysely<Tables>): Promise<void> {
   await db.schema
@@ -136,9 +136,9 @@ async function createTheRest(db: Kysely<Tables>): Promise<void> {
 }
 
 /**
- * Adds indexes for retention: old execs are found by the time of their end, and idempotency keys by the resource that
- * was created with them. Queries by sandbox are too rare to justify another index, which every exec would have to
- * update.
+ * Adds indexes for retention. They find old execs by the time of their end, and the idempotency keys of a resource by
+ * the resource. Execs have no index by sandbox: queries by sandbox are too rare to justify an index that every exec
+ * would have to update.
  */
 async function indexForgetting(db: Kysely<Tables>): Promise<void> {
   await db.schema
@@ -169,8 +169,9 @@ async function ownSandboxes(db: Kysely<Tables>): Promise<void> {
 }
 
 /**
- * Adds the generation in which the memory of a sandbox began. For existing rows this is the present generation, because
- * every generation began with a launch.
+ * Adds the column `memory_since`: the generation in which a sandbox's processes were launched. A later generation may
+ * have restored their memory from standby. In rows that are older than this migration, every generation began with a
+ * launch, so the column gets the row's present generation.
  */
 async function keepMemory(db: Kysely<Tables>): Promise<void> {
   await db.schema
@@ -223,7 +224,10 @@ async function keepDrives(db: Kysely<Tables>): Promise<void> {
     .execute();
 }
 
-/** Adds alerts and their deliveries. Active alerts and pending deliveries are few and queried often. */
+/**
+ * Adds alerts and their deliveries. Both get indexes, because the active alerts and the pending deliveries are queried
+ * often and are few among many old rows.
+ */
 async function keepAlerts(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .createTable("alerts")
@@ -265,7 +269,7 @@ async function keepPreviews(db: Kysely<Tables>): Promise<void> {
     .execute();
 }
 
-/** Adds named processes. The part that changes is stored as one value. */
+/** Adds named processes. All fields that change while a process exists are stored in one column, `state`. */
 async function keepProcesses(db: Kysely<Tables>): Promise<void> {
   await db.schema
     .createTable("processes")

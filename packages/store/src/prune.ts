@@ -1,6 +1,6 @@
 /**
  * Queries for records past their retention, oldest first and a limited number at a time. The same query is used for
- * counting and for deleting.
+ * counting and for deleting, so that the count equals what a deletion would delete.
  */
 import type { Change } from "@holdfast/engine";
 import { type Kysely, sql } from "kysely";
@@ -22,7 +22,7 @@ export const oldEvents = (db: Kysely<Tables>, { eventsBefore, limit }: PruneOrde
     .where("at", "<", eventsBefore)
     .where("seq", "<", (of) => of.selectFrom("events").select(({ fn }) => fn.max("seq").as("newest")));
 
-/** Selects old idempotency keys. The key of an existing sandbox is kept. */
+/** Selects old idempotency keys, except those of sandboxes that still exist. */
 export const oldKeys = (db: Kysely<Tables>, { keysBefore, limit }: PruneOrder) =>
   db
     .selectFrom("idempotency")

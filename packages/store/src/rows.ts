@@ -1,6 +1,6 @@
 /**
- * Converts records to rows and back. Both directions run the same checks, so that both bugs and disk errors are
- * noticed.
+ * Converts records to rows and back. Records are checked in both directions: before writing, to detect bugs, and after
+ * reading, to detect damaged rows.
  */
 import { invariant } from "@holdfast/contract";
 import type {
@@ -69,7 +69,8 @@ function reading<Record>(table: string, id: string, read: () => Record): Record 
 }
 
 function writeLease(lease: Lease): string {
-  // Earlier versions require that a held lease has a boot id, but never read its value.
+  // Earlier versions of Holdfast reject a held lease without a boot id, but never read its value. It is stored as null,
+  // so that an earlier version can still read the row.
   if (lease.state === "held") return json({ ...lease, hostBootId: null });
   if (lease.state !== "quarantined") return json(lease);
   invariant(readLease(lease.raw).state === "quarantined", "only an unreadable lease is quarantined");
@@ -89,7 +90,7 @@ function readLease(raw: string): Lease {
   }
 }
 
-/** Stores the fields of the driver's opaque identity in the same object as those of the instance. */
+/** Stores an instance. The fields of the driver's opaque identity are stored in the same object as the other fields. */
 function writeInstance(instance: Instance | null): string | null {
   if (instance === null) return null;
   const { identity, ...fields } = instance;
@@ -168,7 +169,10 @@ export function readSandbox(row: Selectable<SandboxTable>): SandboxRecord {
   );
 }
 
-/** Rows stored before named processes existed have no value for them. */
+/**
+ * Reads a sandbox's origin. Rows stored before named processes existed have no `processes`, so the default is an empty
+ * list.
+ */
 function readOrigin(text: string | null): unknown {
   return text === null ? null : { processes: [], ...JSON.parse(text) };
 }
@@ -209,7 +213,7 @@ export function readExec(row: Selectable<ExecTable>): ExecRecord {
       id: row.id,
       sandboxId: row.sandbox_id,
       generation: row.generation,
-      // Specs stored before terminals or standby existed have no values for them.
+      // Specs stored before terminals or standby existed lack the first three fields, so they get these defaults.
       spec: { tty: null, keepAwake: true, onWake: null, ...JSON.parse(row.spec) },
       digest: row.digest,
       status: row.status,

@@ -111,7 +111,7 @@ const Phase = Type.Union([
 const stopFields = { reason: OneOf(STOP_REASONS), generation: Count, attempts: Count };
 const retryFields = { nextAttemptAt: Time, lastError: Nullable(Type.String()) };
 
-/** All states of a lease except quarantined, which replaces a lease that can't be read. */
+/** A lease that can be read, in any of its states. A lease that cannot be read gets the state `quarantined` instead. */
 const Lease = Type.Union([
   Type.Object({ state: Type.Literal("none") }),
   Type.Object({
@@ -383,7 +383,7 @@ function checker<Schema extends TSchema>(schema: Schema, what: string) {
   };
 }
 
-// With these types the compiler checks that a value of the right shape is a complete record.
+// The types of these functions make the compiler check that every value that fits a schema is a complete record.
 const sandboxShape: (value: unknown) => SandboxRecord = checker(SandboxShape, "sandbox");
 const execShape: (value: unknown) => ExecRecord = checker(ExecShape, "exec");
 export const checkSummary: (value: unknown) => CheckpointSummary = checker(

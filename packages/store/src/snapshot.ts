@@ -2,7 +2,7 @@ import { closeSync, openSync } from "node:fs";
 import { backup, DatabaseSync, type SQLInputValue } from "node:sqlite";
 import type { InstallationId, SandboxId } from "@holdfast/contract";
 
-/** Tables whose rows belong to one sandbox, and the column with its id. */
+/** Tables in which every row belongs to one sandbox. Next to each table is the column with the sandbox's id. */
 const OF_SANDBOX = [
   ["sandboxes", "id"],
   ["execs", "sandbox_id"],
@@ -27,7 +27,7 @@ export async function takeSnapshot(database: DatabaseSync, path: string): Promis
   closeSync(openSync(path, "wx", 0o600));
   await backup(database, path);
   const copy = new DatabaseSync(path, { enableForeignKeyConstraints: false });
-  // With a write-ahead log, the copy would consist of two files.
+  // The copy must be a single file. With a write-ahead log it would be two.
   copy.exec("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL");
   return {
     refresh: (id) => refresh(database, copy, id),

@@ -39,8 +39,8 @@ const LOGGED_BYTES = 4_096 + 24;
 
 /**
  * Allocates the write-ahead log at its full size. Commits then overwrite existing blocks, which costs the file system
- * half as much as growing the file. This matters because every exec takes two commits. SQLite overwrites the log from
- * its start after each of its own checkpoints, and never shrinks it while the database is open. After a server was
+ * half as much as growing the file. The cost matters because every exec takes two commits. SQLite overwrites the log
+ * from its start after each of its own checkpoints, and never shrinks it while the database is open. After a server was
  * killed, its log still has the full size. On a full disk the log gets the available space, and is overwritten once the
  * database has room to grow.
  */
@@ -68,8 +68,9 @@ function unlessFull(act: () => void): void {
 }
 
 /**
- * Flushes the write-ahead log as a durable COMMIT does, but off the event loop. Closing a handle releases the POSIX
- * locks that a process has on the file, which does no harm here because SQLite never locks this file.
+ * Flushes the write-ahead log as a durable COMMIT does, but off the event loop. It opens and closes the log file for
+ * the flush. Closing any handle of a file releases all POSIX locks that the process has on the file, which is harmless
+ * here because SQLite never locks the log.
  */
 export async function syncLog(database: DatabaseSync): Promise<void> {
   const path = database.isOpen ? database.location() : null;
@@ -79,7 +80,7 @@ export async function syncLog(database: DatabaseSync): Promise<void> {
     throw error;
   });
   // There is no log, because another process has removed it. That process first wrote the whole log durably to the
-  // database.
+  // database, so nothing is left to flush.
   if (log === null) return;
   try {
     await log.datasync();
@@ -89,8 +90,9 @@ export async function syncLog(database: DatabaseSync): Promise<void> {
 }
 
 /**
- * Creates a Kysely for `node:sqlite`, whose statements take parameters one by one and do not report whether they return
- * rows.
+ * Creates a Kysely instance for `node:sqlite`. It needs an adapter: Kysely passes parameters as a list and asks each
+ * statement whether it returns rows, but statements of `node:sqlite` take parameters one by one and do not answer that
+ * question.
  */
 export function queryBuilder(database: DatabaseSync): Kysely<Tables> {
   const prepare = (sql: string) => {

@@ -41,7 +41,7 @@ export interface OpenedStore extends Store {
   close(): Promise<void>;
 }
 
-/** A database that was opened and examined, but not changed: nothing is migrated before `open`. */
+/** A database that was opened and examined, but not changed: its schema is not migrated before `open`. */
 export interface PreparedStore {
   /** Installation id of the database. If the database is new, the id that `open` will store. */
   readonly installation: InstallationId;
@@ -111,7 +111,7 @@ async function complete(
         await flush.close();
       } finally {
         if (database.isOpen) database.close();
-        // Closing the connection deleted the log. The space that it used is reserved before other writers take it.
+        // Closing the connection deleted the log. The reserve files take the freed space before other writers do.
         for (const each of ballast.toReversed()) await each.stow();
       }
     },
@@ -131,8 +131,8 @@ async function upgradeSchema(
 }
 
 /**
- * Returns the reserves of disk space. The first reserve is for commits. The second reserve is only for starting a
- * server after commits have used up the first one.
+ * Returns the reserve files. The first one makes room for commits. The second one makes room only for starting a server
+ * after commits have used up the first one.
  */
 const ballastFor = (path: string): Ballast[] =>
   path === IN_MEMORY
@@ -189,7 +189,7 @@ async function examine(path: string): Promise<Examined> {
 const metaValue = async (db: Kysely<Tables>, key: string): Promise<string | undefined> =>
   (await db.selectFrom("meta").select("value").where("key", "=", key).executeTakeFirst())?.value;
 
-/** Returns a stored value that is created on first open, and constant afterwards. */
+/** Returns a stored value that is created on first open and never changes afterwards. */
 async function once(db: Kysely<Tables>, key: string, make: () => string): Promise<string> {
   const known = await metaValue(db, key);
   if (known !== undefined) return known;

@@ -11,11 +11,11 @@ export interface SandboxTable {
   name: string;
   name_held: number;
   phase: string;
-  /** JSON: the fields that the phase has. */
+  /** JSON: the fields that belong only to this phase. */
   phase_data: string;
   generation: number;
   memory_since: number;
-  /** JSON, or the raw value if the lease was unreadable. */
+  /** JSON. If the lease could not be read, the text that was found instead. */
   lease: string;
   /** JSON. */
   instance: string | null;

@@ -181,7 +181,7 @@ function dropOwned(statements: Statements, id: SandboxId): void {
   statements.deleteProcessesOf.run({ id });
 }
 
-/** Forgets an exec and its idempotency key. An exec without an outcome is kept. */
+/** Forgets an exec and its idempotency key. Does nothing if the exec has no outcome yet. */
 function forgetExec(statements: Statements, id: ExecId): void {
   if (statements.deleteExec.run({ id }) === 1) statements.deleteExecKeys.run({ target: id });
 }
@@ -227,7 +227,8 @@ function sandboxStatements(database: DatabaseSync, db: Kysely<Tables>) {
     updateSandbox: prepare<SandboxRow & { expected_revision: number }>(database, (slot) =>
       db
         .updateTable("sandboxes")
-        // The update keeps a larger activity time or exec count that another writer has stored in the meantime.
+        // Another writer may meanwhile have stored a larger activity time or exec count. The update keeps the larger
+        // value.
         .set({
           ...mutable(slot),
           last_activity_at: latest(slot("last_activity_at")),

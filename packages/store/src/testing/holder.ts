@@ -2,7 +2,7 @@
 import { holdStateDirectory } from "../hold.ts";
 
 holdStateDirectory(process.argv[2] ?? "");
-// Objects become collectable only after this turn of the event loop.
+// An object can be garbage-collected only after the turn of the event loop that created it, so a later turn collects.
 setTimeout(() => {
   globalThis.gc?.();
   setTimeout(() => process.stdout.write("held\n"), 20);
