@@ -20,8 +20,10 @@
 #include "exec/user.h"
 
 #define CAP_BIT(cap) (UINT64_C(1) << (cap))
-/* The capabilities that root has in a sandbox. They allow it to change owners, kill processes and change ids
- * inside the sandbox. None of them gives power over the keeper. */
+/*
+ * The Linux capabilities that root has in a sandbox. They allow root to change owners, kill processes and change ids
+ * inside the sandbox. None of them gives power over the keeper.
+ */
 #define ROOT_CAPABILITIES                                                                                      \
   (CAP_BIT(CAP_CHOWN) | CAP_BIT(CAP_DAC_OVERRIDE) | CAP_BIT(CAP_FOWNER) | CAP_BIT(CAP_FSETID) |               \
    CAP_BIT(CAP_KILL) | CAP_BIT(CAP_SETGID) | CAP_BIT(CAP_SETUID) | CAP_BIT(CAP_SETPCAP) |                      \
@@ -31,10 +33,12 @@
 #define OOM_SCORE "500"
 #define DEFAULT_TERM "xterm-256color"
 #define ENV_ADDED 5
-/* The status pipe's descriptor in the child: directly above stdio. No descriptor above it is open. */
+/* Descriptor of the status pipe in the child: directly above stdio. No descriptor above it is open in the child. */
 #define STATUS_FD 3
 
-/* /dev/null, opened by the keeper before any command runs. */
+/*
+ * Descriptor of /dev/null, which becomes stdin of commands without input. The keeper opens it before any command runs.
+ */
 static int null_fd = -1;
 static uint64_t own_capabilities;
 
@@ -126,18 +130,18 @@ static char **build_env(const struct child_order *order, const struct user *user
 }
 
 /*
- * Makes the child non-dumpable, so that other commands cannot inspect it, trace it or take its descriptors. Until the
- * child executes the command, it has the user and capabilities of the command, but still a copy of the keeper's
- * memory. Executing a program makes the process dumpable again; depending on the machine's settings, a change of the
- * user does so too.
+ * Makes the child non-dumpable, so that other commands cannot inspect it, trace it or take its descriptors. This is
+ * needed until the child executes the command: until then the child has the user and Linux capabilities of the command,
+ * but also a copy of the keeper's memory. Executing a program makes the process dumpable again. On some machines a
+ * change of the user does so too, so the child calls this function again after the change.
  */
 static void hide(void) {
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 /*
- * Sets up stdio and closes all other descriptors now. Exec would close them too, but it may come much later. As long
- * as the child has a copy of a pipe open, the reader of that pipe does not see its end.
+ * Sets up stdio and closes all other descriptors now. A successful execve would close them too, but may come much
+ * later. As long as the child has a copy of a pipe open, the reader of that pipe does not see its end.
  */
 static void set_stdio(const struct child_order *order) {
   int input = order->stdin_fd >= 0 ? order->stdin_fd : null_fd;
@@ -183,8 +187,10 @@ static bool read_capabilities(void) {
   return true;
 }
 
-/* Limits the capabilities of commands through the bounding set. The keeper itself keeps all of its own: the
- * bounding set only limits capabilities that are gained by executing a program. */
+/*
+ * Limits the Linux capabilities of commands through the bounding set. The keeper keeps its own capabilities, because
+ * the bounding set only limits those that are gained by executing a program.
+ */
 bool child_init(void) {
   null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);

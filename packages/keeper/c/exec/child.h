@@ -41,9 +41,9 @@ struct child_order {
 const char *child_failure_name(enum child_failure failure);
 
 /*
- * Prepares the process state that children inherit: no new privileges, a bounding set without the
- * capabilities that commands may not have, and a descriptor of /dev/null that is opened before any command
- * runs. Returns false with errno.
+ * Prepares the process state that children inherit: no new privileges, a bounding set without the Linux capabilities
+ * that commands may not have, and an open descriptor of /dev/null. Must be called before any command runs. Returns
+ * false with errno.
  */
 bool child_init(void);
 /* Forks a child that runs the command. Returns its pid, or -1 with errno. */

@@ -9,7 +9,10 @@
 
 #include "exec/terminal.h"
 
-/* The two ends of a pipe: the keeper's end, which is non-blocking, and the command's end. -1 if absent. */
+/*
+ * The two ends of a pipe: the keeper's end, which is non-blocking, and the command's end. An end that is not open is
+ * -1.
+ */
 struct child_pipe {
   int keeper;
   int command;
@@ -25,14 +28,14 @@ struct child_pipes {
 /* Opens the pipes of a command. On failure returns false with errno, and leaves nothing open. */
 bool child_pipes_open(struct child_pipes *pipes, bool with_stdin);
 /*
- * Opens a terminal instead of pipes. The command's end of `output` is its whole stdio. The keeper's ends of
- * `output` and `input` are duplicates of one descriptor, so that each direction is watched and closed
+ * Opens a terminal instead of pipes. The command gets its end of `output` as stdin, stdout and stderr. The keeper's
+ * ends of `output` and `input` are duplicates of one descriptor, so that each direction is watched and closed
  * separately.
  */
 bool child_pipes_open_terminal(struct child_pipes *pipes, struct terminal_size size);
 /*
- * Closes the descriptors that still belong to `pipes`. A descriptor that another owner has taken over must be -1
- * here.
+ * Closes all descriptors in `pipes`. If another owner has taken over a descriptor, its field must have been set to -1
+ * before.
  */
 void child_pipes_close(struct child_pipes *pipes);
 

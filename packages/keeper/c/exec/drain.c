@@ -10,7 +10,10 @@ struct drain {
 };
 
 static struct {
-  /* The list of drains, oldest first. A closed drain stays in the list until the end of the loop's turn. */
+  /*
+   * The list of drains, oldest first. A drain reads and discards one output. A closed drain stays in the list until the
+   * end of the loop's turn.
+   */
   struct drain *first;
   struct drain **last;
   uint32_t open;

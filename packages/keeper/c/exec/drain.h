@@ -7,9 +7,12 @@
 
 #include "loop/server.h"
 
-/* Takes over an open source and starts to drain it. For its previous owner, `output` is closed afterwards. */
+/*
+ * Takes over the descriptor of `output`, and from then on reads and discards what is written to it. Afterwards `output`
+ * has no descriptor. Does nothing if `output` is closed.
+ */
 void drain_take(struct source *output);
-/* Closes the oldest drain to free its descriptor. Returns false if there is none. */
+/* Closes the drain that was started first, to free its descriptor. Returns false if there is no drain. */
 bool drain_close_oldest(void);
 /* Frees closed drains. */
 void drains_free_closed(void);

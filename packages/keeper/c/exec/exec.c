@@ -26,7 +26,7 @@ static struct {
   struct rlimit files;
   struct exec *buckets[BUCKETS];
   struct exec *serials[BUCKETS];
-  /* Execs that run or are being killed. */
+  /* Execs that run, are being killed, wait for a reader, or have a leader that is not reaped yet. */
   struct exec *active;
   struct exec *forgotten;
 } table = {.journals = -1};
@@ -250,7 +250,7 @@ struct outcome exec_start(struct server *server, const struct exec_order *order,
   }
   bool watched = adopt(server, exec, &pipes);
   insert(server, exec, order->timeout_ms);
-  /* If the kernel has no memory to watch the pipes, the command is killed. */
+  /* If the kernel has no memory to watch the pipes, the command is killed, because its output could not be read. */
   if (!watched) exec_kill(server, exec, EXEC_CANCELLED);
   *started = exec;
   return outcome;
@@ -276,7 +276,10 @@ static void announce_to(struct link *link, uint16_t type, const struct exec *exe
   link_send(link, writer_end(&out));
 }
 
-/* Sends an event to every link. If an event does not fit in a link's queue, it is sent once there is room. */
+/*
+ * Sends an event about an exec to every link. If a link's queue has no room, the event is sent to that link once there
+ * is room.
+ */
 static void announce(struct server *server, uint16_t type, const struct exec *exec) {
   for (int i = 0; i < server->links_end; i++) {
     struct link *link = server->links[i];
@@ -296,8 +299,8 @@ static void announce_if_owed(struct exec *exec, void *context) {
 }
 
 /*
- * Sends the postponed events to each link that has room again. All events of a link are sent at once: their number is
- * limited by the number of known execs.
+ * Sends the postponed events to each link that has room again. All postponed events of a link are sent at once: their
+ * number is limited by the number of known execs.
  */
 static void announce_owed(struct server *server) {
   for (int i = 0; i < server->links_end; i++) {
@@ -314,7 +317,10 @@ void exec_announce_begin(struct server *server, struct exec *exec) {
 }
 
 static void finish(struct server *server, struct exec *exec) {
-  /* Data that is in the pipes now is part of the output that precedes the exit record. */
+  /*
+   * If the command waits for a reader, its pipes may still contain output. It is journaled now, because the exit record
+   * must come after the output.
+   */
   if (exec->waits_for_reader) exec_output_drain(server, exec);
   exec->exit_at = exec->journal.end;
   exec->state = exec->outcome;
@@ -349,12 +355,12 @@ void execs_reaped(struct server *server, pid_t pid, int status) {
   }
 }
 
-/* Moves an exec towards its end, as far as possible now. Returns false once there is nothing left to wait for. */
+/* Moves an exec as far towards its end as is possible now. Returns false once nothing is left to wait for. */
 static bool advance(struct server *server, struct exec *exec) {
   if (exec->killing) return true;
   /*
-   * The exec may end although its leader could not be killed. The leader must still be reaped later; until then its
-   * pid cannot be reused.
+   * The exec may end although its leader could not be killed. The exec then stays active until the leader is reaped;
+   * until then the leader's pid cannot be reused.
    */
   if (exec_has_ended(exec)) return !exec->reaped || exec->waits_for_reader;
   if (!exec->reaped && exec->outcome == EXEC_EXITED) {

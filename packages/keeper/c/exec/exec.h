@@ -1,9 +1,10 @@
 /*
- * Execs and how they end. A command's output goes only to its journal, and readers read the journal. A reader can
- * slow a command down only by requesting a hold, and each hold ends by itself after a time. An exec ends exactly
- * once: when its leader was reaped and its output reached its end (or 500 ms have passed). After a timeout or cancel,
- * its whole process tree must be gone too. Background processes that outlive the exec are still journaled, and a
- * cancel kills them.
+ * Execs and how they end. A command's output goes only to its journal, and readers read the journal. A reader can slow
+ * a command down only by requesting a hold, and each hold ends by itself after a time.
+ *
+ * An exec ends exactly once: when its leader was reaped and its output was read to its end. If background processes
+ * keep the output open, the exec ends 500 ms after its leader. After a timeout or cancel, the exec ends only when its
+ * whole process tree is gone. Background processes that outlive the exec are still journaled, and a cancel kills them.
  */
 #ifndef HOLDFAST_EXEC_H
 #define HOLDFAST_EXEC_H
@@ -20,7 +21,7 @@ struct exec;
 struct exec_pipe {
   struct source source;
   struct exec *exec;
-  /* Number of reads that found the pipe full. At a certain number its buffer is enlarged. */
+  /* Number of reads that found the pipe full. After PIPE_FULL_READS of them the pipe's buffer is enlarged. */
   int full_reads;
 };
 
@@ -49,15 +50,18 @@ struct exec {
   /* Whether the exec is a run of a supervised command. */
   bool supervised;
   struct journal journal;
-  /* Whether the exec has a terminal. If so, stdout and stdin are two descriptors of the terminal's master, and
-   * there is no stderr. */
+  /*
+   * Whether the exec has a terminal. If so, stdout and stdin are two descriptors of the terminal's master, and stderr
+   * does not exist.
+   */
   bool terminal;
   struct exec_pipe stdout_pipe;
   struct exec_pipe stderr_pipe;
   struct exec_pipe stdin_pipe;
   /*
-   * The command's end of its terminal, or -1. The keeper holds it open while the leader lives. Otherwise the output
-   * would end whenever the command closes its terminal, even if it opens the terminal again.
+   * The command's end of its terminal, or -1 if the exec has no terminal or its leader has ended. The keeper keeps it
+   * open while the leader lives. Otherwise the output would end whenever the command closes its terminal, even if it
+   * opens the terminal again.
    */
   int terminal_fd;
   int status_fd;
@@ -79,12 +83,14 @@ struct exec {
   /* After the end: the offset of the exit record, at which the output of the exec ends. */
   uint64_t exit_at;
   bool killing;
-  /* Whether the last scan found no living process of the exec, and no process of the exec was seen dying since
-   * that scan. */
+  /*
+   * Whether the last scan found no living process of the exec, and no process of the exec was seen dying since that
+   * scan. If the next scan finds none either, the exec's process tree is gone.
+   */
   bool calm;
-  /* Whether the current scan covers this exec. */
+  /* Whether the scan in progress looks for processes of this exec. */
   bool scanned;
-  /* Whether the scan has found a process of this exec. */
+  /* Whether the scan in progress has found a process of this exec. */
   bool found;
   uint64_t kill_at;
   uint64_t kill_pause;
@@ -93,7 +99,7 @@ struct exec {
   size_t input_start;
   size_t input_end;
   uint64_t input_accepted;
-  /* The last accepted byte, or -1 if none was accepted. */
+  /* The last byte that was accepted for stdin, or -1 if none was accepted. */
   int input_last;
   bool input_ends;
 };
@@ -126,11 +132,11 @@ struct exec *execs_active(void);
 uint32_t execs_known(void);
 
 struct outcome exec_start(struct server *server, const struct exec_order *order, struct exec **exec);
-/* Announces to all links an exec that no client requested. */
+/* Sends to all links that an exec has begun that no client requested. */
 void exec_announce_begin(struct server *server, struct exec *exec);
 /*
- * Forgets an exec, which must have ended and must not be being killed. The caller must not use the exec afterwards.
- * Its background processes keep running.
+ * Forgets an exec that has ended and is not being killed any more. The caller must not use the exec afterwards.
+ * Background processes of the exec keep running.
  */
 void exec_forget(struct server *server, struct exec *exec, bool keep_journal);
 /* Removes the journal of an unknown exec. Returns false if there is none. */
@@ -144,7 +150,7 @@ void exec_activate(struct exec *exec);
 void execs_reaped(struct server *server, pid_t pid, int status);
 void execs_tick(struct server *server);
 void execs_free_forgotten(struct server *server);
-/* Kills all commands, and waits a limited time until they are gone. */
+/* Kills all commands, and waits until they are gone, but only for a limited time. */
 void execs_end(void);
 
 /* ── exec_timeout.c ── */
@@ -161,29 +167,32 @@ void exec_timeout_enforce(struct server *server, struct exec *exec);
 /* Takes ownership of `output` and `error`, and watches them; `error` is -1 if there is no stderr. Returns false if
  * they cannot be watched. */
 bool exec_output_open(struct server *server, struct exec *exec, int output, int error);
-/* Journals the output that is available now, even if a hold requires the command to wait. */
+/* Journals the output that is in the pipes now, even if a hold requires the command to wait. */
 void exec_output_drain(struct server *server, struct exec *exec);
 /*
- * Holds the output from `cursor` on for `lease_ms`, and replaces an earlier hold; 0 ends the hold. The cursor lies
- * between the journal's floor and end. While held output fills the journal up to its cap, further output stays in the
- * command's pipes.
+ * Holds the output from `cursor` on for `lease_ms`: until the hold ends or another one replaces it, held output stays
+ * in the journal. Replaces an earlier hold; a `lease_ms` of 0 ends the hold. The cursor lies between the journal's
+ * floor and end. While held output fills the journal up to its cap, further output stays in the command's pipes.
  */
 void exec_output_hold(struct server *server, struct exec *exec, uint64_t cursor, uint64_t lease_ms);
 /* If the command waits for a reader and need not wait any longer, continues to read its output. */
 void exec_output_advance(struct server *server, struct exec *exec);
-/* Returns whether all output was read up to its end. */
+/* Returns whether all output was read up to the end of stdout and stderr. */
 bool exec_output_done(const struct exec *exec);
-/* Stops journaling; further output is read and discarded. */
+/* Stops journaling the output of an exec. Further output is read and discarded. */
 void exec_output_leave(struct server *server, struct exec *exec);
 void exec_output_close(struct exec *exec);
-/* Records in the outcome that the journal is incomplete. */
+/*
+ * If the journal does not contain all output, sets the exec's failure to "journal_full", unless it has a failure
+ * already.
+ */
 void exec_output_note(struct exec *exec);
 
 /* ── exec_input.c ── */
 
 /* Takes ownership of `fd`. */
 bool exec_input_open(struct server *server, struct exec *exec, int fd);
-/* Accepts the part of `data` that fits; `data` starts at the current stdin offset. */
+/* Accepts the part of `data` for which the stdin buffer has room. `data` starts at the current stdin offset. */
 void exec_input(struct server *server, struct exec *exec, struct slice data);
 void exec_input_end(struct server *server, struct exec *exec);
 size_t exec_input_room(const struct exec *exec);
@@ -193,13 +202,15 @@ void exec_input_drop(struct exec *exec);
 /* ── exec_kill.c ── */
 
 void exec_kill(struct server *server, struct exec *exec, enum exec_state outcome);
-/* Performs the next step of killing execs, and schedules the step after it through server_due. */
+/*
+ * Performs the next step of killing for the execs that are being killed. Makes the loop wake up for the step after it.
+ */
 void execs_kill(struct server *server);
-/* Returns whether execs_dying must be called before children are reaped. */
+/* Returns whether execs_dying must be called for each dead child before the child is reaped. */
 bool execs_watch_deaths(void);
 /* Must be called for a dead child before it is reaped. */
 void execs_dying(struct server *server, pid_t pid);
-/* Sends SIGKILL to every process below the keeper. Returns how many were alive, or -1 if that is unknown. */
+/* Sends SIGKILL to every descendant of the keeper. Returns how many were alive, or -1 if /proc cannot be read. */
 int kill_all_below(void);
 
 #endif

@@ -1,10 +1,12 @@
 /*
- * Kills process trees, each of which consists of all processes of one exec. One scan of all processes serves every
- * exec that is being killed, so that many kills cost no more than one. A scan runs in slices, because the keeper's
- * loop must answer pings between the slices. The tree of an exec is gone if two scans in a row have found no process
- * of the exec, and no process of the exec was seen dying between the two scans. The second condition is needed
- * because a scan can miss a process that forks and exits faster than the scan proceeds. The deaths of such a
- * process's children are reported to the keeper, because it is PID 1.
+ * Kills process trees, each of which consists of all processes of one exec. One scan of all processes serves every exec
+ * that is being killed, so that many kills cost no more than one. A scan runs in slices, because the keeper's loop must
+ * answer pings between the slices.
+ *
+ * The tree of an exec is gone if two scans in a row have found no process of the exec, and no process of the exec was
+ * seen dying between the two scans. The second condition is needed because a scan can miss a process that forks and
+ * exits faster than the scan proceeds. When such a process exits, PID 1 becomes the parent of its children. The keeper
+ * is PID 1, so the kernel reports their deaths to the keeper.
  */
 #include <errno.h>
 #include <signal.h>
@@ -24,7 +26,7 @@ static struct {
   bool in_progress;
   /* The position in /proc at which the next slice continues. */
   int64_t position;
-  /* CPU time at the start of the slice. */
+  /* CPU time of the keeper at the start of the slice. */
   int64_t began_ns;
   /* Whether some processes could not be examined. If so, no tree can be declared gone. */
   bool incomplete;
@@ -51,9 +53,10 @@ bool execs_watch_deaths(void) {
 }
 
 /*
- * Called for every dead child. Schedules another scan soon for the execs that are being killed. Looks up the exec of
- * the dead process only if the tree of some exec seems gone, because the processes of a fork bomb die faster than the
- * keeper can read /proc.
+ * Called for every dead child. For each exec that is being killed, the next scan becomes due at once. The only
+ * exception is an exec of which the last scan found no process: for that exec a scan becomes due only if the dead
+ * process belonged to it. Only in this case the exec of the dead process is looked up, because the processes of a fork
+ * bomb die faster than the keeper can read /proc.
  */
 void execs_dying(struct server *server, pid_t pid) {
   bool asked = false;
@@ -73,8 +76,10 @@ void execs_dying(struct server *server, pid_t pid) {
 
 /* ── The fast scan: by mark ──────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns the CPU time of this process. Slices are measured in CPU time, so that each slice makes progress even on
- * a loaded machine. */
+/*
+ * Returns the CPU time that the keeper has used. Slices are measured in CPU time, so that each slice makes progress
+ * even on a loaded machine.
+ */
 static int64_t cpu_ns(void) {
   struct timespec used;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -87,8 +92,8 @@ static struct exec *hunted_by_serial(uint64_t serial) {
 }
 
 /*
- * Kills a process as soon as it is found, because a chain of short-lived forks outruns a slower method. The
- * pidfd is opened before the process is examined, so it refers to the examined process or to none.
+ * Kills a process as soon as it is found. A chain of short-lived forks outruns any method that first collects the
+ * processes. The pidfd is opened before the process is examined, so it refers to the examined process or to none.
  */
 static bool kill_marked(pid_t pid, void *context) {
   (void)context;
@@ -124,8 +129,8 @@ static struct exec *hunted_by_id(pid_t pid) {
 }
 
 /*
- * Returns the exec to which the process belongs, if that exec is being killed; otherwise NULL. The mark of
- * another exec takes precedence over session and environment, which any process can forge.
+ * Returns the exec to which the process belongs, if that exec is being killed; otherwise NULL. If the process has the
+ * mark of an exec (see exec_mark.h), only the mark counts: any process can forge its session and environment.
  */
 static struct exec *hunted(const struct process *process) {
   uint64_t serial = exec_mark_of(process->pid);
@@ -158,9 +163,10 @@ static void kill_one(const struct process *process) {
 }
 
 /*
- * The slow and careful scan. It also finds processes that lost their mark, which is possible on kernels without
- * system call filters. It kills each process that is marked, is in the session of an exec, has the id of an exec in
- * its environment, or descends from such a process. Only descendants of the keeper are killed.
+ * The slow and careful scan. It also finds processes without the mark of their exec (see exec_mark.h): on kernels
+ * without system call filters a process can remove its mark. For every exec that is being killed it kills each process
+ * that has the exec's mark, is in the exec's session, has the exec's id in its environment, or descends from such a
+ * process. Only descendants of the keeper are killed.
  */
 static void scan_carefully(void) {
   struct process_table table;
@@ -196,7 +202,7 @@ int kill_all_below(void) {
 
 /* ── Scans ─────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Starts a scan for the execs whose scan is due. Execs that become due later wait for the next scan. */
+/* Starts a scan for the execs for which one is due. Other execs wait for the next scan. */
 static void scan_begin(const struct server *server) {
   scan.position = 0;
   scan.incomplete = false;
@@ -226,12 +232,12 @@ static void kill_over(struct server *server, struct exec *exec) {
 
 static void conclude(struct server *server, struct exec *exec) {
   exec->scanned = false;
-  /* Without /proc, only the end of the leader shows that the exec's processes are gone. */
+  /* If /proc cannot be read, no process is ever found. The exec then counts as gone once its leader was reaped. */
   bool clean = !exec->found && exec->reaped && !scan.incomplete;
   if (clean && exec->calm) {
     kill_over(server, exec);
   } else if (server->lived_ms >= exec->kill_until) {
-    /* The outcome of an ended exec does not change after it was announced. */
+    /* If the exec has ended, its outcome was announced and must not change any more. */
     if (!exec_has_ended(exec) && exec->failure[0] == 0) exec->failure = "survivors";
     kill_over(server, exec);
   } else {

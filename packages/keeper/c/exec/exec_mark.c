@@ -24,7 +24,7 @@
 #define ARCH_SMALL AUDIT_ARCH_I386
 #define SMALL_SYS_SETRLIMIT 75
 #define SMALL_SYS_PRLIMIT64 340
-/* On this architecture, an x32 system call has the number of the native call plus this bit. */
+/* Clears the bit that distinguishes an x32 system call from the native call with the same number. */
 #define NUMBER_MASK (~0x40000000u)
 #elif defined(__aarch64__)
 #define ARCH_NATIVE AUDIT_ARCH_AARCH64
@@ -38,8 +38,8 @@
 
 static uint64_t exec_mark_base;
 /*
- * A secret that permits prlimit64 to change the mark. It is passed in an argument that the kernel ignores and the
- * filter checks.
+ * A secret without which the filter refuses to change the mark. The keeper passes it to prlimit64 in a sixth argument,
+ * which the kernel ignores and the filter checks.
  */
 static uint64_t secret;
 
@@ -80,9 +80,9 @@ enum {
   [line] = BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (yes) - (line) - 1, (no) - (line) - 1)
 
 /*
- * Installs a system call filter that refuses to change the limit that serves as the mark. It refuses
- * setrlimit(resource, limit), and prlimit64(pid, resource, new, old, -, secret) without the secret. It allows a
- * prlimit64 that only reads the limit, which is one without a new value, and all other system calls.
+ * Installs a system call filter that protects the resource limit that serves as the mark. The filter refuses two calls
+ * that would change this limit: setrlimit(resource, limit), and prlimit64(pid, resource, new, old, -, secret) without
+ * the secret. It allows all other calls, including a prlimit64 that only reads the limit because `new` is NULL.
  */
 static void seal(void) {
   struct sock_filter lines[LINES] = {

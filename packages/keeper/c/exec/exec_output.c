@@ -43,8 +43,8 @@ static void end_hold_if_over(const struct server *server, struct exec *exec) {
 }
 
 /*
- * Stops watching the pipes while the command waits. Their end is not watched either: it can be handled only after the
- * output was read.
+ * Stops watching the pipes while the command waits. The end of a pipe is not watched either, because it can be handled
+ * only after the output before it was read.
  */
 static void begin_wait(struct server *server, struct exec *exec) {
   source_ignore(&exec->stdout_pipe.source);
@@ -55,9 +55,10 @@ static void begin_wait(struct server *server, struct exec *exec) {
 }
 
 /*
- * Reads a pipe and journals the output, several records at a time. Each read wakes a command that waits for room in
- * the pipe, and for a file system one large write is cheaper than several small ones. Output that cannot be journaled
- * is still read, because a full disk must not stop the command. At the end of a terminal a read fails with EIO.
+ * Reads a pipe and journals the output. Each read wakes a command that waits for room in the pipe, and for a file
+ * system one large write is cheaper than several small ones, so several records are read and written at once. Output
+ * that cannot be journaled is still read, because a full disk must not stop the command. A read error ends the output,
+ * because at the end of a terminal a read fails with EIO.
  */
 static void drain_into(struct server *server, struct exec_pipe *pipe, uint8_t *records, struct iovec places[],
                        int count, bool may_wait) {
@@ -134,7 +135,7 @@ void exec_output_advance(struct server *server, struct exec *exec) {
 }
 
 void exec_output_leave(struct server *server, struct exec *exec) {
-  /* A source must be watched before it can be drained. */
+  /* drain_take requires watched sources, but while a command waits for a reader its sources are not watched. */
   watch(server, &exec->stdout_pipe.source);
   watch(server, &exec->stderr_pipe.source);
   drain_take(&exec->stdout_pipe.source);

@@ -25,8 +25,9 @@ struct supervised {
   uint64_t next_at;
   /* The last run. Its exec stays known as long as this entry exists. */
   struct exec *exec;
-  /* The order for every run, without the id. The entry owns the strings of the order until the supervision has
-   * ended. */
+  /*
+   * The order for every run, without the id. This entry owns the strings of the order until the supervision has ended.
+   */
   struct exec_order order;
   uint8_t *strings;
   size_t strings_size;
@@ -162,9 +163,9 @@ static void entry_waits(struct server *server, struct supervised *entry) {
 
 /*
  * Returns whether the runs of another supervised command have the same id prefix as `id`. The run ids of a command are
- * its prefix and a number that grows by one with each restart, so a new command must not use that prefix. If its number
- * were higher, the other command would reach that number and could not restart. If its number were lower, it would be
- * the id of an earlier run of the other command, whose exec was forgotten.
+ * its prefix and a number that grows by one with each restart, so a new command must not use the prefix of another. If
+ * the new command's number were higher, the other command would reach that number and could not restart. If it were
+ * lower, the id would already have been used by an earlier run of the other command.
  */
 static bool is_taken(struct slice id) {
   for (const struct supervised *entry = table.entries; entry; entry = entry->next) {
@@ -242,8 +243,10 @@ static struct outcome start_again(struct server *server, const struct supervised
   return exec_start(server, &order, exec);
 }
 
-/* Starts the next run. If the id of that run is already used, the supervision ends, because this cannot change.
- * After any other failure, it is tried again later. */
+/*
+ * Starts the next run. If another exec already has the id of that run, the supervision ends, because every later
+ * attempt would fail too. After any other failure, the start is tried again later.
+ */
 static void begin(struct server *server, struct supervised *entry) {
   struct exec *exec;
   struct outcome outcome = start_again(server, entry, &exec);

@@ -242,7 +242,7 @@ static struct outcome handle_signal(struct request *request) {
   struct exec *exec = exec_find(id);
   if (!exec) return no_such_exec();
   if (number < 1 || number > 64) return system_error(EINVAL);
-  /* The process group id may be used only while the leader has not been reaped. */
+  /* After the leader was reaped, the kernel may give its process group id to other processes, so no signal is sent. */
   if (exec->reaped) return system_error(ESRCH);
   if (exec->terminal && terminal_signal(exec->stdout_pipe.source.fd, (int)number)) return answered();
   int result = kill(-exec->pid, (int)number);
@@ -284,7 +284,7 @@ static struct outcome handle_forget(struct request *request) {
   struct exec *exec = exec_find(id);
   if (!exec) return !keep_journal && is_exec_id(id) && exec_forget_journal(id) ? answered() : no_such_exec();
   if (!exec_has_ended(exec)) return refused(EXEC_RUNNING, "the command is still running");
-  /* If the exec were forgotten now, its surviving processes would no longer be killed. */
+  /* The keeper can only kill processes of an exec that it knows, so an exec that is being killed is not forgotten. */
   if (exec->killing) return refused(EXEC_RUNNING, "processes of the command are still being killed");
   if (supervise_needs(exec)) return refused(EXEC_RUNNING, "the command is about to be started again");
   for (struct waiter *waiter = waiters; waiter; waiter = waiter->next) {

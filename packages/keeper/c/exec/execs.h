@@ -1,4 +1,4 @@
-/* The requests for execs. Some of them wait, for output or for room in a stdin buffer, and are answered later. */
+/* The requests for execs. Those that wait for output or for room in a stdin buffer are answered later. */
 #ifndef HOLDFAST_EXECS_H
 #define HOLDFAST_EXECS_H
 
@@ -6,8 +6,10 @@
 
 extern const struct route exec_routes[];
 
-/* Answers the waiting requests whose output, room or deadline has come. Called once per turn, after the execs were
- * advanced. */
+/*
+ * Answers each waiting request once its output has arrived, its stdin buffer has room, or its deadline has passed.
+ * Called once per turn of the loop, after the execs were advanced.
+ */
 void exec_waiters_tick(struct server *server);
 /* Detaches the waiting requests of a closed link, so that they are dropped without an answer. */
 void exec_waiters_link_gone(struct link *link);

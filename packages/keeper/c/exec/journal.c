@@ -80,7 +80,10 @@ static uint64_t mark_at(const struct journal *journal, uint32_t index) {
   return journal->marks[(journal->mark_first + index) % JOURNAL_MARKS_MAX];
 }
 
-/* Stores the start of the next record as a mark, if the last mark is at least one step before it. */
+/*
+ * Stores the start of the next record as a mark, if the last mark is at least one step before it. The oldest part of
+ * the journal can be freed up to any mark.
+ */
 static void mark(struct journal *journal) {
   uint64_t step = journal->cap / JOURNAL_STEPS;
   uint64_t last = journal->mark_count > 0 ? mark_at(journal, journal->mark_count - 1) : journal->floor;
@@ -90,9 +93,9 @@ static void mark(struct journal *journal) {
 }
 
 /*
- * Frees the oldest part of the file, so that the rest fits the cap if possible. The floor, where the readable part begins,
- * moves to a mark, and never beyond the position that must stay readable. If the file system cannot punch holes, nothing is freed, and the
- * journal is treated as full at twice its cap.
+ * Frees the oldest part of the file, so that the rest fits the cap if possible. The floor, where the readable part
+ * begins, moves to a mark, and never beyond the position that must stay readable. If the file system cannot punch
+ * holes, nothing is freed, and the journal is treated as full at twice its cap.
  */
 static void shorten(struct journal *journal) {
   uint64_t floor = journal->floor;
@@ -156,7 +159,7 @@ bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *re
   return true;
 }
 
-/* Writes as many of the records as fit, one by one. */
+/* Writes the records one by one, and stops at the first that cannot be written. */
 static bool append_each(struct journal *journal, enum journal_kind kind, uint8_t *records, size_t size) {
   for (; size > JOURNAL_RECORD_MAX; size -= JOURNAL_RECORD_MAX, records += JOURNAL_STRIDE) {
     if (!journal_append(journal, kind, records, JOURNAL_RECORD_MAX)) return false;

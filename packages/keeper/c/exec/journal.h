@@ -29,11 +29,14 @@ struct journal {
   uint64_t end;
   uint64_t cap;
   /*
-   * The position from which on nothing is freed, even beyond the cap; JOURNAL_KEEPS_NOTHING if everything may be
-   * freed.
+   * The position from which on nothing is freed, even if the journal then exceeds its cap; JOURNAL_KEEPS_NOTHING if
+   * everything may be freed.
    */
   uint64_t kept_from;
-  /* The marks: positions to which the floor may move. Each is the start of a record, at least one step after the last. */
+  /*
+   * The marks: positions to which the floor, where the readable part begins, may move. Each is the start of a record,
+   * at least one step after the previous mark.
+   */
   uint64_t marks[JOURNAL_MARKS_MAX];
   uint32_t mark_first;
   uint32_t mark_count;
@@ -41,7 +44,7 @@ struct journal {
 
 /* Creates the file, which must not exist. Returns false with errno. */
 bool journal_create(struct journal *journal, int directory, const char *name, uint64_t cap);
-/* Removes a journal. Its content is deleted when this returns. */
+/* Removes a journal. When this function returns, the journal's content is deleted. */
 void journal_remove(int directory, const char *name);
 /* Writes one record. `record` has JOURNAL_HEADER bytes of room before its data. */
 bool journal_append(struct journal *journal, enum journal_kind kind, uint8_t *record, size_t size);

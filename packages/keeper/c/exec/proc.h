@@ -21,7 +21,7 @@ struct process {
   char name[64];
   /* Whether the process descends from the keeper. */
   bool below;
-  /* The exec to which a scan attributed the process. Used only by scans. */
+  /* The exec to which the process belongs, as a scan has found; otherwise NULL. Only scans use this field. */
   void *owner;
 };
 
@@ -56,8 +56,8 @@ bool processes_read(struct process_table *table);
 void processes_free(struct process_table *table);
 struct process *processes_find(const struct process_table *table, pid_t pid);
 /*
- * Sets `below` for the descendants of the keeper. If the keeper is PID 1, these are all processes. Otherwise only its
- * real descendants are marked, so that other processes of the machine are safe.
+ * Sets `below` for the descendants of the keeper. If the keeper is PID 1, all processes are its descendants. Otherwise
+ * only its real descendants get `below`, so that other processes of the machine are never killed.
  */
 void processes_find_below(struct process_table *table);
 

@@ -45,8 +45,8 @@ bool terminal_resize(int master, struct terminal_size size) {
 }
 
 /*
- * In a partially typed line the first end-of-file character only submits the line, and a second one ends the
- * input. A program in raw mode receives the character as a normal key.
+ * Returns one end-of-file character, or two in a partially typed line: there the first one only submits the line, and
+ * the second one ends the input. For a terminal in raw mode it returns one, which a program receives as a normal key.
  */
 size_t terminal_end_of_file(int master, int last, uint8_t typed[2]) {
   struct termios settings;
@@ -67,7 +67,7 @@ void terminal_take(int slave) {
   ioctl(slave, TIOCSCTTY, 0);
 }
 
-/* Gives the terminal to a user. Its group stays the one that the file system assigns to terminals. */
+/* Gives the terminal to a user, but leaves its group as the file system has set it for all terminals. */
 void terminal_give(int slave, uint32_t uid) {
   int ignored = fchown(slave, uid, (gid_t)-1);
   ignored |= fchmod(slave, 0620);

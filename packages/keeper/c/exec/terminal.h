@@ -20,8 +20,8 @@ bool terminal_open(struct terminal_size size, int *master, int *slave);
 /* Resizes the terminal. The kernel notifies the foreground process group with SIGWINCH. */
 bool terminal_resize(int master, struct terminal_size size);
 /*
- * Writes the characters that end the input into `typed`; `last` is the last byte of the input, or -1 if there was
- * none. Returns their count, at most 2.
+ * Writes the characters that end the input into `typed`; `last` is the last byte of the input, or -1 if there was none.
+ * Returns the number of characters, at most 2.
  */
 size_t terminal_end_of_file(int master, int last, uint8_t typed[2]);
 /*

@@ -126,8 +126,8 @@ static int rename_new(const struct place *from, const struct place *to) {
   if (renameat2(from->dir, from->name, to->dir, to->name, RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return -1;
   /*
-   * Not every file system can atomically refuse to replace a file. On the others, checking for the file first is the
-   * best alternative.
+   * Not every file system can atomically refuse to replace a file. On those that cannot, the best alternative is to
+   * check first whether the file exists.
    */
   struct stat stat;
   if (fstatat(to->dir, to->name, &stat, AT_SYMLINK_NOFOLLOW) == 0) {
@@ -147,12 +147,15 @@ struct outcome handle_rename(struct request *request) {
 /* ── Mode, owner and time ────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Changes the mode of an open inode, whatever its name. Kernels without fchmodat2 need /proc for this. It is used
- * only if it is a real procfs, because the files of a sandbox may contain another directory of that name.
+ * Changes the mode of an open inode, whatever its name. Kernels without fchmodat2 need /proc for this. /proc is used
+ * only if it is a real procfs: otherwise it is a directory from the files of a sandbox, which is not trusted.
  */
 static int chmod_open(int fd, uint32_t mode) {
   if (syscall(SYS_fchmodat2, fd, "", mode, AT_EMPTY_PATH) == 0) return 0;
-  /* A system call filter may return EPERM for calls that it does not know. */
+  /*
+   * ENOSYS means that the kernel has no fchmodat2. EPERM may mean the same, because a system call filter may return it
+   * for calls that it does not know.
+   */
   if (errno != ENOSYS && errno != EPERM) return -1;
   int error = errno;
   struct statfs kind;
@@ -182,8 +185,8 @@ struct outcome handle_chmod(struct request *request) {
   outcome = place_open(rules, &place, O_PATH | O_NOFOLLOW, &fd, &stat);
   if (outcome.kind == ANSWER) {
     /*
-     * If the place is a symbolic link now, that link was created after place_follow had followed the links of the
-     * path.
+     * place_follow has already followed the links of the path. If the place is a symbolic link now, it was created
+     * after that, and the request is refused.
      */
     outcome = S_ISLNK(stat.stx_mode) ? system_error(ELOOP) : done_or_errno(chmod_open(fd, mode & 07777));
     close(fd);

@@ -34,7 +34,10 @@ struct listing {
 
 struct handle {
   enum { UNUSED, READING, WRITING, LISTING } kind;
-  /* Incremented with each use of this slot, so that the number of an old handle never refers to a newer file. */
+  /*
+   * Incremented with each use of this slot and part of the handle's number, so that the number of an old handle never
+   * refers to a newer file.
+   */
   uint32_t serial;
   int fd;
   struct draft *draft;
@@ -68,8 +71,8 @@ void file_rules_init(struct file_rules *rules, const struct file_policy *policy)
       statx(AT_FDCWD, policy->control, 0, STATX_MNT_ID, &control) == 0 &&
       (root.stx_mask & control.stx_mask & STATX_MNT_ID)) {
     /*
-     * If the control directory is the root of its own mount, that whole mount is reserved. Outside a sandbox the
-     * directory may be part of a larger mount, which is not reserved.
+     * If the control directory is the root of its own mount, requests for any path on that mount are refused. Outside a
+     * sandbox the directory may be part of a larger mount, whose other paths are allowed.
      */
     rules->own_mount = root.stx_mnt_id != control.stx_mnt_id && (control.stx_attributes & STATX_ATTR_MOUNT_ROOT);
     rules->mount = control.stx_mnt_id;
@@ -77,8 +80,8 @@ void file_rules_init(struct file_rules *rules, const struct file_policy *policy)
 }
 
 /*
- * Updates mount and device numbers, which change on a restore. Afterwards the old numbers may denote other
- * mounts or devices.
+ * Updates mount and device numbers, which change when the sandbox is restored from a checkpoint. After that, the old
+ * numbers may denote other mounts or devices.
  */
 static void file_rules_renew(struct file_rules *rules) {
   struct file_policy policy = {.uid = rules->uid, .gid = rules->gid, .reserve = rules->reserve,

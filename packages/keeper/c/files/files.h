@@ -13,9 +13,9 @@ void file_rules_init(struct file_rules *rules, const struct file_policy *policy)
 
 /* Returns `value`, or `otherwise` if the request did not set the field. */
 uint32_t given_or(uint32_t value, uint32_t otherwise);
-/* Reads the owner in a request as it was sent. */
+/* Reads the owner from a request. A uid or gid that the request does not set stays unset. */
 struct owner read_owner(struct request *request);
-/* Returns the owner with defaults in the fields that the request did not set. */
+/* Returns `given` with the default uid and gid in the fields that the request did not set. */
 struct owner owner_or_default(const struct request *request, struct owner given);
 
 #endif

@@ -38,9 +38,9 @@ static bool is_on(int fd, uint64_t mount) {
 
 /*
  * Opens a path below `dir`. If only one mount is served, RESOLVE_NO_XDEV makes the kernel refuse paths that lead into
- * another mount, also through symbolic links. Below an open directory it makes the kernel refuse absolute links as well,
- * even if they stay on the mount. After a refusal the path is therefore opened without it, and the mount of the opened
- * file is checked instead. A refused path whose target is missing is treated as leading to another mount.
+ * another mount, also through symbolic links. But the kernel then also refuses absolute links below an open directory,
+ * even if they stay on the mount. A refused path is therefore opened again without RESOLVE_NO_XDEV, and the mount of
+ * the opened file is checked instead. A refused path that does not exist is treated as leading into another mount.
  */
 static int open_in(const struct file_rules *rules, int dir, const char *path, int flags) {
   if (!rules->one_mount) return openat(dir, path, flags | O_CLOEXEC);

@@ -1,7 +1,7 @@
 /*
- * Removes directory trees and never leaves the tree: every directory is entered by descriptor, and symbolic
- * links are unlinked, not followed. Trees deeper than the descriptor limit are flattened: a directory that is
- * too deep is moved to the top, where the next pass finds it.
+ * Removes directory trees and never leaves the tree: every directory is entered by descriptor, and symbolic links are
+ * unlinked, not followed. Each level of depth takes an open descriptor, so a directory that is too deep is moved to the
+ * top of the tree, where the next pass removes it.
  */
 #include "files/remove.h"
 
@@ -33,15 +33,17 @@ static void note(struct sweep *sweep, int error) {
   if (sweep->error == 0) sweep->error = error;
 }
 
-/* Moves a directory to the top of the tree. Where RENAME_NOREPLACE is not supported, the worst case is harmless:
- * the directory can only replace an empty one. */
+/*
+ * Moves a directory to the top of the tree. Without RENAME_NOREPLACE, which some file systems do not support, it may
+ * replace another directory there. That is harmless, because only an empty directory can be replaced.
+ */
 static bool rename_up(const struct sweep *sweep, int dir, const char *name, const char *moved) {
   if (renameat2(dir, name, sweep->top, moved, RENAME_NOREPLACE) == 0) return true;
   if (errno != EINVAL && errno != ENOSYS) return false;
   return renameat(dir, name, sweep->top, moved) == 0;
 }
 
-/* Moves a directory to an unused name at the top. */
+/* Moves a directory to an unused name at the top of the tree. */
 static bool move_up(struct sweep *sweep, int dir, const char *name) {
   char moved[40];
   for (int i = 0; i < REMOVE_NAMES_MAX; i++) {

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 struct file_policy {
-  /* Uid of a created file if the request names no owner and the file does not replace an existing one. */
+  /* Uid of a created file if the request names no uid and the file does not replace an existing one. */
   uint32_t uid;
-  /* Gid of a created file in the same case. */
+  /* Gid of a created file if the request names no gid and the file does not replace an existing one. */
   uint32_t gid;
   /* Whether to refuse requests for /.holdfast and for everything on the control directory's mount. */
   bool reserve;
@@ -29,9 +29,9 @@ struct serve_options {
  * Answers hello, ping and the file requests of PROTOCOL.md on `fd`, a connected stream socket, until the peer closes
  * it, sends a malformed frame or is silent for 15 s (5 s before its hello). Takes ownership of `fd` and closes it.
  *
- * The caller is single-threaded and has already pivoted, mapped ids and dropped privileges: paths are resolved as this
- * process sees them. /proc is not needed. SIGCHLD is blocked and SIGPIPE ignored; only children forked by the server
- * itself are reaped. The working directory becomes the root.
+ * The caller is single-threaded and has already pivoted, mapped ids and dropped privileges: paths are resolved as the
+ * calling process sees them. /proc is not needed. SIGCHLD is blocked and SIGPIPE ignored; only children forked by this
+ * function are reaped. The working directory becomes the root.
  *
  * Returns 0 when the link has ended, or -1 with errno if serving could not start.
  */

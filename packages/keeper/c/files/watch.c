@@ -69,8 +69,8 @@ static void mounts_ready(struct server *server, struct source *source, uint32_t 
 }
 
 /*
- * Changes the working directory to the root. Watching changes it to the examined directory, and a working directory
- * keeps its mount busy.
+ * Changes the working directory to the root. Watching a directory makes it the working directory, and a working
+ * directory keeps its mount busy.
  */
 static void step_out(void) {
   int left = chdir("/");
@@ -91,8 +91,9 @@ static struct watches *watches_of(struct link *link) {
 }
 
 /*
- * Watches the mount table, because mounting over a watched directory produces no inotify event. A jail has no mount
- * table, and its mounts cannot change. Its tree may contain a file of that name, which is not trusted.
+ * Watches the mount table, because mounting over a watched directory produces no inotify event. In a jail there is no
+ * mount table, and the jail's mounts cannot change. A file at the path of the mount table may belong to the sandbox, so
+ * it is used only if it is on a real procfs.
  */
 static void mounts_open(struct watches *all) {
   struct statfs kind;
@@ -150,7 +151,7 @@ static void watch_free(struct watch *watch) {
   watch->used = false;
 }
 
-/* Closes the inotify descriptor if no watch is left. */
+/* Closes the inotify descriptor if the link has no watch any more. */
 static void close_unused(struct watches *all) {
   for (size_t i = 0; i < WATCHES_MAX; i++) {
     if (all->list[i].used) return;
@@ -178,8 +179,8 @@ static struct outcome bad_watch(void) {
 }
 
 /*
- * Finds the place to watch. A directory is watched under the requested name, even if that is a symbolic link.
- * A file is watched at its real location.
+ * Finds the place to watch. If the path is a symbolic link to a directory, the directory is watched under the link's
+ * name. If it is a symbolic link to a file, the file is watched at its real location.
  */
 static struct outcome find_watched(const struct file_rules *rules, struct watch *watch, struct slice path,
                                    struct place *place) {
@@ -325,8 +326,8 @@ static void answer_reader(struct watch *watch) {
 }
 
 /*
- * Answers the waiting requests of a watch if their answers are due. If an answer cannot be built, the link is closed,
- * and with it all watches.
+ * Answers the waiting requests of a watch if their answers are due. If an answer cannot be built for lack of memory,
+ * the link is closed, and with it all watches.
  */
 static void answer(struct watch *watch) {
   struct link *link = watch->all->link;
@@ -348,7 +349,7 @@ static void take_events(struct watches *all) {
   if (size > 0) tree_take(all, events, (size_t)size);
 }
 
-/* Schedules a new read of all directories after mount changes, at most once per interval. */
+/* After mount changes, schedules a new read of all directories, at most once per WATCH_REMOUNT_MS. */
 static void look_into_mounts(struct watches *all) {
   struct server *server = all->link->server;
   if (!all->remounted) return;

@@ -1,10 +1,13 @@
 /*
  * Watches files. One inotify descriptor serves all watches of a link and is closed with the link, so a keeper without
- * links has no watches. A watch consists of a tree of directories. A directory is first watched and then read, so
- * that an entry created in between is reported twice rather than never. The top of the tree is the directory that
- * contains the watched name, so that the creation and removal of that name are seen. Directories are not kept open. A
- * directory is opened again by its path, and is still the same directory if the kernel returns the same watch
- * descriptor for it.
+ * links has no watches. A watch consists of a tree of directories.
+ *
+ * A directory is first watched and then read. An entry that is created in between may be reported twice, but is never
+ * missed. The top of the tree is the directory that contains the watched name, so that the creation and removal of that
+ * name are seen.
+ *
+ * Directories are not kept open. A directory is opened again by its path, and is still the same directory if the kernel
+ * returns the same watch descriptor for it.
  */
 #ifndef HOLDFAST_WATCH_H
 #define HOLDFAST_WATCH_H
@@ -28,8 +31,10 @@ void watches_free(struct link *link);
 
 enum change { CREATED = 1, MODIFIED = 2, REMOVED = 3, OVERFLOWED = 4 };
 
-/* Why a directory waits to be read: only to find subdirectories, or also to report everything in it as
- * created. */
+/*
+ * Whether a directory waits to be read, and why: QUIETLY only to find subdirectories, REPORTING also to report
+ * everything in it as created.
+ */
 enum reading { NOT_WANTED, QUIETLY, REPORTING };
 
 /* One directory of one watch. Several of these structures may refer to the same directory. */
@@ -43,8 +48,10 @@ struct watched {
   struct watched *next_by_wd, *next_by_name;
   enum reading reading;
   struct watched *next_to_read, **to_read_at;
-  /* found: the number of the parent's last scan that found this directory. event: the number of the last event
-   * that was delivered to this directory. */
+  /*
+   * found: the number of the parent's last scan that found this directory. event: the number of the last inotify event
+   * that this directory has processed.
+   */
   uint32_t found, event;
   char name[];
 };
@@ -52,7 +59,10 @@ struct watched {
 struct watch {
   struct watches *all;
   bool used;
-  /* Incremented with each use of the slot, so that an old number never denotes a new watch. */
+  /*
+   * Incremented with each use of the slot and part of the watch's number, so that an old number never denotes a new
+   * watch.
+   */
   uint32_t serial;
   bool recursive;
   /* Whether the request that opened the watch was answered. From then on no change may be missed. */
@@ -68,7 +78,10 @@ struct watch {
   size_t to_read;
   /* Whether the watch was ended because a directory could not be watched. */
   bool failed;
-  /* Whether changes were dropped that came after the queued ones. */
+  /*
+   * Whether changes are missing, because the queue was full or an event was lost. The missing changes came after those
+   * in the queue.
+   */
   bool lost;
   uint8_t *queue;
   size_t queued, room, last;
@@ -85,7 +98,7 @@ struct watches {
   struct source mounts;
   struct link *link;
   bool readable, remounted;
-  /* Whether to read all directories again once the current reading is complete. */
+  /* Whether to read all directories again once the reading in progress is complete. */
   bool again;
   /* When the next mount change may be examined, in lived time, which excludes pauses and standby. */
   uint64_t remount_at;

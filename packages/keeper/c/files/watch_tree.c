@@ -20,7 +20,7 @@ static const struct file_rules *rules_of(const struct watch *watch) {
   return &watch->all->link->server->files;
 }
 
-/* Returns whether the directory is a keyhole: the top of a watch that watches only one name in it. */
+/* Returns whether the directory is a keyhole: the top of a watch that watches only a single name in it. */
 static bool is_keyhole(const struct watched *directory) {
   return !directory->parent && directory->watch->name[0];
 }
@@ -47,7 +47,7 @@ static struct watched *find_by_wd(const struct watches *all, int wd) {
   return at;
 }
 
-/* Finds a directory that has this watch descriptor and has not processed the current event yet. */
+/* Finds a directory that has this inotify watch descriptor and has not processed the current event yet. */
 static struct watched *find_by_event(const struct watches *all, int wd) {
   struct watched *at = all->by_wd[bucket_of_wd(wd)];
   while (at && (at->wd != wd || at->event == all->event)) at = at->next_by_wd;
@@ -90,7 +90,7 @@ static void unqueue(struct watched *directory) {
   directory->next_to_read = NULL;
 }
 
-/* Marks the directory as not waiting to be read. */
+/* Removes the directory from the queue of directories that wait to be read. */
 static void read_settled(struct watched *directory) {
   if (directory->reading == NOT_WANTED) return;
   unqueue(directory);
@@ -116,9 +116,10 @@ static void read_later(struct watched *directory, enum reading reading) {
 /* ── Adding and dropping ───────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Adds an inotify watch for an open directory, through the working directory. The directory cannot be named: its name
- * could be a symbolic link by now, and a jail has no /proc through which a descriptor could be named. IN_MASK_ADD
- * preserves the mask of an existing inotify watch: replacing it would lose events that occur in between.
+ * Adds an inotify watch for an open directory, through the working directory. A path cannot be used: the directory's
+ * name could be a symbolic link by now, and a jail has no /proc through which a path could refer to a descriptor.
+ * IN_MASK_ADD preserves the mask of an existing inotify watch: replacing the mask would lose events that occur in
+ * between.
  */
 static int add_wd(const struct watches *all, int fd) {
   return fchdir(fd) < 0 ? -1 : inotify_add_watch(all->source.fd, ".", EVENTS);
@@ -162,7 +163,7 @@ static void drop_one(struct watched *directory) {
   free(directory);
 }
 
-/* Drops a directory and everything below it, the lowest first. */
+/* Drops a directory and everything below it, from the bottom up. */
 static void drop(struct watched *directory) {
   struct watched *at = directory;
   for (;;) {
@@ -182,8 +183,8 @@ void tree_end(struct watch *watch) {
 /* ── Reporting ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Writes the path relative to the top. It is written from its end to its beginning, because a directory only knows
- * its parent.
+ * Writes the path relative to the top of the watch. It is written from its end to its beginning, because a directory
+ * only knows its parent.
  */
 static const char *write_relative(char text[PATH_MAX], const struct watched *directory, const char *name) {
   char *at = text + PATH_MAX - 1;
@@ -200,14 +201,20 @@ static const char *write_relative(char text[PATH_MAX], const struct watched *dir
   return at;
 }
 
-/* Reports a change of a directory entry; in a keyhole the entry is the watched path itself. */
+/*
+ * Reports a change of a directory entry. If only that entry of the directory is watched (a keyhole), the reported path
+ * is the watched path itself.
+ */
 static void report(const struct watched *directory, enum change change, const char *name, bool below) {
   char text[PATH_MAX];
   const char *relative = write_relative(text, directory, name);
   if (relative) watch_report(directory->watch, change, relative, below);
 }
 
-/* Records that reading a directory found a change for which there was no event. */
+/*
+ * Called when reading a directory found a change for which there was no event. If the watch has begun, records that
+ * changes were lost.
+ */
 static void missed(struct watch *watch) {
   if (watch->begun) watch->lost = true;
 }
@@ -239,7 +246,7 @@ static bool is_same(const struct watches *all, int fd, int wd) {
   return found == wd;
 }
 
-/* Opens the top directory as O_PATH. Returns -1 on failure, which may have ended the watch. */
+/* Opens the top directory of a watch as O_PATH. Returns -1 on failure, which ends the watch. */
 static int open_top(struct watch *watch) {
   struct place place;
   struct slice path = {(const uint8_t *)watch->path, strlen(watch->path)};
@@ -275,8 +282,10 @@ static int open_entry(const struct watched *parent, int dir, const char *name, i
   return -1;
 }
 
-/* Opens a directory of a watch, step by step from the open top directory `fd`, which it closes. Returns -1 with errno if
- * that fails. */
+/*
+ * Opens a directory of a watch, step by step from the open top directory `fd`, and closes `fd`. Returns -1 with errno
+ * if a step fails.
+ */
 static int walk_down(struct watched *directory, int fd, int flags) {
   struct watched *path[PATH_MAX / 2];
   size_t count = 0;
@@ -295,7 +304,10 @@ static int walk_down(struct watched *directory, int fd, int flags) {
   return next;
 }
 
-/* Opens a directory of the tree if its path still leads to it. Returns -1 if not, or if the watch has ended. */
+/*
+ * Opens a directory of the tree if its path still leads to it. Returns -1 if the path leads elsewhere, cannot be
+ * opened, or the watch has ended.
+ */
 static int open_watched(struct watched *directory, int flags) {
   struct watch *watch = directory->watch;
   int top = open_top(watch);
@@ -309,8 +321,10 @@ static int open_watched(struct watched *directory, int flags) {
 
 /* ── Entries that are directories ────────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns whether the name is that of a directory in the root that contains no files of the sandbox, such as a
- * virtual file system. Such directories are not watched. */
+/*
+ * Returns whether the name is that of a directory in the root that contains no files of the sandbox, such as a virtual
+ * file system. Directories with such a name are not watched.
+ */
 static bool is_passed_over(int dir, const char *name) {
   static const char *const names[] = {"proc", "sys", "dev", ".holdfast"};
   struct stat here, root;
@@ -321,7 +335,7 @@ static bool is_passed_over(int dir, const char *name) {
   return false;
 }
 
-/* Returns whether the path of an entry is too long for a client to use. Such entries are not watched. */
+/* Returns whether the path of an entry is longer than a client can use. Entries with a longer path are not watched. */
 static bool is_too_long(const struct watched *parent, const char *name) {
   size_t size = strlen(parent->watch->path) + strlen(name) + 2;
   for (; parent->parent; parent = parent->parent) size += strlen(parent->name) + 1;
@@ -329,9 +343,9 @@ static bool is_too_long(const struct watched *parent, const char *name) {
 }
 
 /*
- * Watches the directory that has this name now. If another directory was watched under this name, drops it. `dir` is
- * the open parent. Returns false if the watch has ended. Returns true, with the reason in errno, if the entry cannot
- * be watched and this is no failure.
+ * Watches the directory that has this name now, and drops another directory that was watched under this name. `dir` is
+ * the open parent. Returns false if the watch has ended. Otherwise returns true. If no directory of this name could be
+ * opened or watched, errno is the reason.
  */
 static bool watch_entry(struct watched *parent, int dir, const char *name, enum reading reading) {
   struct watch *watch = parent->watch;
@@ -371,7 +385,10 @@ static void watch_entry_of(struct watched *parent, const char *name, enum readin
   close(dir);
 }
 
-/* Queues the watched tree for reading. The top is not read if only one name in it is watched. */
+/*
+ * Queues the tree of a watch for reading. If only one name in the top is watched, the directory of that name is queued
+ * and not the top.
+ */
 static void read_all(struct watch *watch) {
   if (is_keyhole(watch->top)) {
     watch_entry_of(watch->top, watch->name, QUIETLY);
@@ -418,7 +435,7 @@ static bool take_entry(struct watches *all, const struct dirent64 *entry) {
   return watch_entry(directory, all->scan.fd, entry->d_name, directory->reading);
 }
 
-/* Drops children that the scan did not find: they are gone, and their removal event was lost. */
+/* Drops children that the scan did not find. They no longer exist, and the events of their removal were lost. */
 static void scan_end(struct watches *all) {
   struct watched *directory = all->scan.directory, *next;
   read_settled(directory);
@@ -470,8 +487,8 @@ bool tree_read_on(struct watches *all) {
 /* ── Events ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Handles an event of a directory itself. Changes of a directory other than the top are reported through the
- * parent's events.
+ * Handles an event about a directory itself, and not about an entry in it. If the directory is not the top, its changes
+ * are reported through the events of its parent.
  */
 static void take_own_event(struct watched *directory, uint32_t mask) {
   struct watch *watch = directory->watch;

@@ -43,8 +43,8 @@
 #define PEERS 8
 
 /*
- * Sets options of the address sanitizer. Generated requests include signals, and one may hit a child that has not run
- * its command yet.
+ * Makes the address sanitizer ignore some signals. Generated requests include signals, and one of these may hit a child
+ * that has not executed its command yet. The sanitizer would report it as an error.
  */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {

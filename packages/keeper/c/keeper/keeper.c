@@ -80,7 +80,10 @@ static void listener_ready(struct server *server, struct source *source, uint32_
   }
 }
 
-/* Binds the socket to its full path if the path fits, because a restored socket is found by this path. */
+/*
+ * Binds the socket to its full path if a socket address has room for the path. The full path is preferred because a
+ * restore from a checkpoint finds the socket by the path to which it was bound.
+ */
 static bool bind_in(int fd, const char *control) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   int size = snprintf(address.sun_path, sizeof address.sun_path, "%s/" SOCKET_NAME, control);

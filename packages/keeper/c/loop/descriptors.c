@@ -7,8 +7,8 @@
 #include "loop/limits.h"
 
 /*
- * Closes all descriptors from `first` on, one by one if the kernel has no close_range. None has a number above the
- * limit of descriptors, because the kernel assigns the lowest free number.
+ * Closes all descriptors from `first` on, one by one if the kernel has no close_range. The loop may stop at the limit
+ * of descriptors: the kernel assigns the lowest free number, so no descriptor has a higher one.
  */
 void descriptors_close_from(unsigned first) {
   struct rlimit files;

@@ -7,8 +7,8 @@
 /* Closes every descriptor from `first` on. */
 void descriptors_close_from(unsigned first);
 /*
- * Returns whether only the reserved descriptors, or fewer, are free. `fd` is the newest descriptor. The kernel
- * assigns the lowest free number, so `fd` shows how many descriptors are in use.
+ * Returns whether at most DESCRIPTORS_RESERVED descriptors are free. `fd` is the newest descriptor. The kernel assigns
+ * the lowest free number, so `fd` shows how many descriptors are in use.
  */
 bool descriptors_scarce(int fd);
 

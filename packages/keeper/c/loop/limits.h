@@ -7,9 +7,9 @@
 
 #define PROTOCOL_VERSION 2u
 
-/* Maximum value of a frame's size field. */
+/* Maximum value of a frame's size field, which counts the bytes after that field. */
 #define FRAME_SIZE_MAX (MIB + 4u * KIB)
-/* Maximum size of one piece of data inside a frame. */
+/* Maximum number of bytes of file content, stdin input or exec output in one frame. */
 #define FRAME_DATA_MAX MIB
 #define MESSAGE_MAX 200u
 
@@ -28,7 +28,7 @@
 /* Maximum number of bytes of requests processed from one link before the other links get their turn. */
 #define LINK_TURN_BYTES (4u * MIB)
 #define LINK_INPUT_BUFFER (64u * KIB)
-/* Pause before accepting again after a connection was refused for lack of descriptors or memory. */
+/* Time for which the keeper accepts no connections, after accepting one failed for lack of descriptors or memory. */
 #define LISTEN_PAUSE_MS 100u
 
 #define STREAMS_MAX 256u
@@ -45,12 +45,14 @@
 #define JOBS_MAX 64u
 #define DIR_BUFFER (32u * KIB)
 #define DIR_ENTRIES_MAX 4096u
-/* A directory listing stops growing at this size, so that the rest of the answer still fits in the frame. */
+/* At this size a directory listing stops growing, so that the rest of the answer still fits in the frame. */
 #define ANSWER_SOFT_MAX (MIB - 64u * KIB)
 #define SYMLINKS_MAX 40
 #define REMOVE_DEPTH_MAX 64
-/* Maximum number of passes over one directory. Each pass reduces the depth of a very deep tree by one
- * level. */
+/*
+ * Maximum number of passes over one directory that is being removed. Each pass reduces the depth of a very deep tree by
+ * one level.
+ */
 #define REMOVE_PASSES_MAX 100000
 #define REMOVE_NAMES_MAX 100
 
@@ -71,7 +73,7 @@
 #define EXECS_RUNNING_MAX 512u
 #define EXECS_KNOWN_MAX 4096u
 #define EXEC_ID_MAX 64u
-/* Maximum serial of an exec: a mark has 24 bits for the serial. */
+/* Maximum serial of an exec: the mark on an exec's processes has 24 bits for the serial. */
 #define EXEC_SERIAL_MAX 0xFFFFFFu
 #define EXEC_DIGEST_MAX 96u
 #define EXEC_STRINGS_MAX MIB
@@ -82,10 +84,10 @@
 #define STDIN_BUFFER_MAX MIB
 #define STDIN_WAIT_MS 1000u
 #define DRAIN_MS 500u
-/* Maximum time for which output is held for a reader that sends no further request. */
+/* Maximum time for which output is held if the reader does not renew the hold. */
 #define HOLD_MAX_MS 300000u
 #define WATCH_RETRY_MS 100u
-/* Maximum number of reads from one pipe before the other pipes get their turn. */
+/* Maximum number of reads from one pipe in one turn of the loop, before the other pipes are read. */
 #define DRAIN_TURN_READS 16
 /* After this number of reads that found a pipe full, its buffer is enlarged, so that command and keeper switch
  * less often. */
@@ -122,24 +124,31 @@
 #define JOURNAL_RECORD_MAX (64u * KIB)
 #define JOURNAL_CAP_MIN (64u * KIB)
 #define JOURNAL_STEPS 8u
-/* Maximum number of marks between floor and end of a journal. This many are needed at the smallest cap, where a
- * single record may exceed the cap. */
+/*
+ * Maximum number of positions up to which the oldest part of a journal can be freed. This many are needed at the
+ * smallest cap, where a single record may exceed the cap.
+ */
 #define JOURNAL_MARKS_MAX 20u
 
 /* Maximum number of helpers that run at a time. */
 #define HELPERS_MAX 512u
-/* Maximum number of bytes that the spawner queues for a server that does not read them. */
+/*
+ * Maximum number of bytes that the spawner queues for a server that does not read. At this size the spawner reads
+ * nothing until the server reads.
+ */
 #define SPAWN_QUEUE_MAX MIB
 #define SPAWN_READ (64u * KIB)
-/* Maximum number of reads from the pipe of an ended helper. Together they can read more than a pipe holds. */
+/* Maximum number of reads from the pipe of an ended helper. That many reads can read more than a pipe can contain. */
 #define SPAWN_LAST_READS 32
 #define SPAWN_LINK 3
 
 #define PROCESSES_MAX 4096u
 #define COMMAND_LINE_MAX 256u
 
-/* Maximum time by which one turn of the loop brings deadlines closer. If more time has passed, the process was paused or
- * in standby meanwhile, and that time must not count. */
+/*
+ * Maximum time that one turn of the loop adds to lived time. If more time has passed since the last turn, the process
+ * was paused or in standby meanwhile, and that time must not bring deadlines closer.
+ */
 #define TURN_MAX_MS 1000u
 /* Maximum time that one turn of the loop sleeps. */
 #define TURN_SLEEP_MS 900u

@@ -302,8 +302,8 @@ static bool input_prepare(struct link *link, size_t need) {
 }
 
 /*
- * Receives bytes. Of a large frame it receives exactly the bytes up to the frame's end, so that the next frame starts
- * at the beginning of the buffer and no payload is ever moved. Several small frames are received at once.
+ * Receives bytes. If the current frame is large, receives at most the rest of it, so that the next frame starts at the
+ * beginning of the buffer and the payload need not be moved. Otherwise may receive several frames at once.
  */
 static void input_receive(struct link *link, size_t need) {
   if (!input_prepare(link, need)) {
@@ -409,8 +409,8 @@ void link_flush(struct link *link) {
 }
 
 /*
- * Closes a link whose peer is silent or does not read. While the keeper itself does not read requests from
- * the link, the peer is not regarded as silent.
+ * Closes a link whose peer is silent or does not read. Time in which the keeper itself does not read from the link does
+ * not count as silence of the peer.
  */
 void link_check(struct link *link) {
   if (link->dead) return;

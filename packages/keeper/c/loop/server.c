@@ -127,8 +127,8 @@ bool server_init(struct server *server, const struct service *service, const str
   server->clock_ms = milliseconds(CLOCK_MONOTONIC);
   server->trimmed = true;
   /*
-   * With these handlers a failed write returns an error, and no signal ends the process. SIG_IGN would have the same
-   * effect, but commands would inherit it.
+   * Installs handlers, so that a failed write returns an error and no signal ends the process. SIG_IGN would have the
+   * same effect, but commands would inherit it.
    */
   signal(SIGPIPE, pass_over);
   signal(SIGXFSZ, pass_over);

@@ -4,8 +4,9 @@
  * In each turn the loop sleeps in epoll, processes requests from links, reaps children, lets the service do due work,
  * and sends. No step of a turn waits for a peer.
  *
- * All deadlines are in lived time: time that excludes pauses and standby. Each turn adds at most a second to it, however
- * long the process was frozen or checkpointed. Every deadline therefore has the same time left after a resume as before.
+ * All deadlines are in lived time: time that excludes pauses and standby. Each turn adds at most a second to lived
+ * time, however long the process was frozen or in standby. After a resume, every deadline therefore has at most a
+ * second less left than before.
  */
 #ifndef HOLDFAST_SERVER_H
 #define HOLDFAST_SERVER_H
@@ -34,8 +35,8 @@ struct source {
 
 bool source_watch(struct server *server, struct source *source, uint32_t interest);
 /*
- * Stops watching the source for all events, including errors, but does not close it. Otherwise an error that cannot
- * be handled yet would wake the loop again and again.
+ * Stops watching the source for all events, including errors, but does not close it. Used while an event cannot be
+ * handled yet: a watched source would wake the loop again and again.
  */
 void source_ignore(struct source *source);
 void source_close(struct source *source);
@@ -45,8 +46,10 @@ void source_close(struct source *source);
  */
 void source_move(struct source *from, struct source *to);
 
-/* The result of a request handler: an answer was written, an answer follows later, or the request is
- * refused. */
+/*
+ * The result of a request handler. ANSWER: an answer was written. LATER: an answer follows later. REFUSE: the request
+ * is refused.
+ */
 struct outcome {
   enum { ANSWER, LATER, REFUSE } kind;
   enum refusal_code code;
@@ -88,7 +91,7 @@ struct link {
   bool greeted;
   /* Whether the socket may have bytes to read. */
   bool readable;
-  /* Whether a limit prevented further requests from being processed. */
+  /* Whether requests of this link still wait, because a limit was reached before all were processed. */
   bool stalled;
   /* Whether to close the link once its queue is sent. */
   bool closing;
@@ -118,27 +121,34 @@ struct job;
 struct file_rules;
 
 /*
- * The requests for files, which every server answers, and the functions that the loop calls for them. The implementation
- * is in files/; the loop has it as a table, so that the loop depends on nothing above it.
+ * The requests for files, which every server answers, and the functions that the loop calls for the handles and watches
+ * of links. The implementation is in files/. It reaches the loop as a table of functions, so that the loop does not
+ * include files/.
  */
 struct file_service {
   const struct route *routes;
-  /* Called when a server of a larger generation says hello, before it may send requests. */
+  /*
+   * Called when a server of a larger generation says hello, before that server may send requests. Updates mount and
+   * device numbers.
+   */
   void (*renew)(struct file_rules *rules);
   /* Called once per turn for every open link. */
   void (*tick)(struct link *link);
   void (*link_gone)(struct link *link);
-  /* Called at the end of the turn in which the link was closed. */
+  /* Frees what belongs to the link. Called at the end of the turn in which the link was closed. */
   void (*free_link)(struct link *link);
 };
 
-/* Extends a server beyond hello, ping and files. Any member may be NULL. */
+/*
+ * What a program adds to the loop. Without a service, a server answers only hello, ping and the file requests. Any
+ * member may be NULL.
+ */
 struct service {
-  /* Requests with which a connection may begin instead of a hello. */
+  /* Requests that a connection may send as its first one instead of a hello. */
   const struct route *greetings;
-  /* Tables of requests, ended by NULL. */
+  /* Tables of the requests that are answered after the hello. The list ends with NULL. */
   const struct route *const *routes;
-  /* Returns whether `dying` must be called for children before they are reaped. */
+  /* Returns whether `dying` must be called for each dead child before the child is reaped. */
   bool (*watches_deaths)(void);
   /* Called for a dead child that is not reaped yet. */
   void (*dying)(struct server *server, pid_t pid);
@@ -225,7 +235,7 @@ uint64_t realtime_us(void);
 struct outcome job_start(struct request *request, int fd, int (*work)(int fd, const void *argument),
                          const void *argument);
 
-/* The peer's identity, which the first frame of every connection contains. */
+/* The identity of the peer. The first frame of every connection contains it. */
 struct greeting {
   uint64_t generation;
   struct slice installation;
@@ -234,8 +244,8 @@ struct greeting {
 
 struct greeting read_greeting(struct reader *in);
 /*
- * Checks a greeting. If it is valid, adopts its generation and closes links of smaller generations. Otherwise refuses
- * it; the connection is closed once the refusal is sent.
+ * Checks a greeting. If it is valid, adopts its generation and closes links of smaller generations. If it is invalid,
+ * refuses it, and closes the connection once the refusal was sent.
  */
 struct outcome greeting_check(struct request *request, const struct greeting *greeting);
 void write_welcome(const struct server *server, struct writer *out);
