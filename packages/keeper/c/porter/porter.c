@@ -115,9 +115,10 @@ int porter_signal(int argc, char **argv) {
 }
 
 /*
- * Makes ext4 place the directories that are created in this one far apart. Otherwise creating and removing
- * files in one directory slows down the next, because the search for a free inode passes every inode freed
- * nearby in the last minutes. Other file systems have neither this flag nor this search.
+ * Makes ext4 place the directories that are created in this one far apart. Without this flag they would be close
+ * together, and creating and removing files in one of them would slow down the others: ext4's search for a free inode
+ * passes every inode freed nearby in the last minutes. Other file systems have neither the flag nor this search, so
+ * failing to set it there is no error.
  */
 int porter_spread(int argc, char **argv) {
   if (argc != 1) return PORTER_USAGE;
@@ -148,8 +149,10 @@ int main(int argc, char **argv) {
   if (argc == 1 && stage) return porter_restoring(stage);
   for (size_t i = 0; argc >= 2 && i < sizeof commands / sizeof commands[0]; i++) {
     if (strcmp(argv[1], commands[i].name) != 0) continue;
-    /* The kernel kills the command when its parent process dies. No other process tracks the command, so without this
-     * a command that hangs would stay forever. */
+    /*
+     * Makes the kernel kill the command when its parent process dies. No other process tracks the command, so a command
+     * that hangs would otherwise stay forever.
+     */
     if (!commands[i].outlives) prctl(PR_SET_PDEATHSIG, SIGKILL);
     int status = commands[i].run(argc - 2, argv + 2);
     return status == PORTER_USAGE ? usage() : status;

@@ -14,7 +14,7 @@ enum porter_exit {
   PORTER_USAGE = 2,
   /* The target no longer exists. */
   PORTER_GONE = 3,
-  /* The result would exceed the size limit. */
+  /* The result would exceed the size limit of the command. */
   PORTER_TOO_MUCH = 4,
   /* The command found a state that does not allow the operation. The first word on stdout names the reason. */
   PORTER_REFUSED = 5,
@@ -52,8 +52,10 @@ int porter_failed(const char *what);
 /* Parses a decimal number of at most `max`. Returns -1 for anything else. */
 long long porter_number(const char *text, long long max);
 
-/* Unmounts the topmost mount at a path. A link in the path's last component is not followed. A busy mount is
- * detached. Returns -1 with errno if the unmount fails. */
+/*
+ * Unmounts the topmost mount at a path. A symbolic link in the path's last component is not followed. A busy mount is
+ * detached. Returns -1 with errno if the unmount fails.
+ */
 int porter_unmount_one(const char *target);
 
 /*
@@ -65,7 +67,7 @@ int porter_process(pid_t pid);
 #define PORTER_STARTED 22
 #define PORTER_ENVIRONMENT_START 50
 #define PORTER_ENVIRONMENT_END 51
-/* Returns a numeric field; -1 if the process no longer exists. */
+/* Returns a numeric field of /proc/PID/stat; -1 if the process no longer exists. */
 long long porter_field(int process, int field);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The parts of taking and restoring a checkpoint that CRIU does not do: checksums of images, flushing file systems, and
- * two steps in the middle of a restore.
+ * The parts of taking and restoring a checkpoint that CRIU does not do: checksums of CRIU's files, flushing file
+ * systems, and two steps in the middle of a restore.
  */
 #include "porter/porter.h"
 
@@ -29,9 +29,11 @@
 /* ── Sums ──────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * The state of a checksum. The checksum detects accidents, not forgery, because only root can write to the
- * files. Every step is a bijection of its lane, so a change within one word is always detected. Four lanes
- * avoid waiting for each multiplication, so that data is summed about as fast as memory can be read.
+ * The state of a checksum. The checksum detects accidents, not forgery, because only root can write to the files.
+ *
+ * A change within a single word is always detected: different words lead to different values of a lane, and every later
+ * step keeps different values different. With four independent lanes the processor need not wait for each
+ * multiplication, so data is summed about as fast as memory can be read.
  */
 struct sum {
   uint64_t lanes[LANES];
@@ -45,8 +47,7 @@ static uint64_t mixed(uint64_t lane, uint64_t word) {
   return lane << 29 | lane >> 35;
 }
 
-/* Adds data to a checksum. Except at the end of the file, `size` is a multiple of the bytes that one round of all
- * lanes takes. */
+/* Adds data to a checksum. In every call except the last one for a file, `size` must be a multiple of LANES words. */
 static void sum_add(struct sum *sum, const unsigned char *data, size_t size) {
   size_t at = 0;
   uint64_t word;
@@ -129,8 +130,8 @@ int porter_sync(int argc, char **argv) {
 /* ── During a restore ────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Brings up the loopback interface of a restored network namespace. In a new namespace it is down, and until
- * it is up no socket can be bound to its address.
+ * Brings up the loopback interface of a restored network namespace. In a new namespace the interface is down, and no
+ * socket can be bound to its address until it is up.
  */
 static int raise_loopback(const char *pid) {
   char path[64];
@@ -164,7 +165,7 @@ static bool file_has(const char *path, const char *text) {
   return strstr(content, text);
 }
 
-/* Freezes a cgroup of version 1 or 2. The files in the cgroup's directory show which version it is. */
+/* Freezes a cgroup of version 1 or 2. The files in the cgroup's directory show which of the two versions it has. */
 static bool freeze(const char *cgroup) {
   char first[4200], second[4200];
   struct timespec pause = {.tv_nsec = FREEZE_PAUSE_NS};
@@ -184,9 +185,9 @@ static bool freeze(const char *cgroup) {
 }
 
 /*
- * CRIU calls this at each stage of a restore, without arguments; the parameters are in the environment. Just
- * before CRIU resumes the processes, this freezes them, so that none runs before the host thaws them. CRIU
- * would resume them even if freezing fails, so they are killed in that case.
+ * CRIU calls this function at each stage of a restore, without arguments; the parameters are in the environment. Just
+ * before CRIU resumes the processes, this function freezes them, so that none runs before the host thaws them. If
+ * freezing fails, CRIU would resume the processes nevertheless, so this function kills them.
  */
 int porter_restoring(const char *stage) {
   const char *pid = getenv("CRTOOLS_INIT_PID");

@@ -1,7 +1,7 @@
 /*
- * Prints the command lines of processes and, for each process, the exec id in its environment. Both are in
- * the process's own memory, and reading them can block as long as the process hangs in the kernel. A separate
- * porter therefore reads them, so that the caller can stop waiting. Prints one line for each process: pid,
+ * Prints the command lines of processes and, for each process, the exec id in its environment. Command line and
+ * environment are in the process's own memory, and reading them can block as long as the process hangs in the kernel. A
+ * separate porter therefore reads them, so that the caller can stop waiting. Prints one line for each process: pid,
  * exec id or a dash, and the command line in hex.
  */
 #include "porter/porter.h"
@@ -66,7 +66,7 @@ static void print_cmdlines(const char *pid, int process) {
   putchar('\n');
 }
 
-/* Skips processes that no longer exist. */
+/* Prints the command lines of the processes with these pids and start times. Skips processes that no longer exist. */
 int porter_cmdlines(int argc, char **argv) {
   if (argc < 2 || argc % 2 != 0) return PORTER_USAGE;
   for (int i = 0; i < argc; i += 2) {

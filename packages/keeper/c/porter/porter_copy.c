@@ -24,7 +24,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* Maximum depth of a tree. Deeper trees are only created to break other programs. */
+/* Maximum depth of a tree. Only a program that tries to break other programs creates a deeper tree. */
 #define LEVELS_MAX 16384
 /* Maximum number of levels that are open at once, with two descriptors each. */
 #define LEVELS_OPEN 32
@@ -131,7 +131,7 @@ struct fd_path {
   char text[32];
 };
 
-/* Returns a path that refers to a descriptor, for calls that accept no descriptor or no O_PATH descriptor. */
+/* Returns a path that refers to a descriptor. Some calls accept only a path, or no O_PATH descriptor. */
 static struct fd_path path_of(int fd) {
   struct fd_path path;
   snprintf(path.text, sizeof path.text, "/proc/self/fd/%d", fd);
@@ -150,7 +150,8 @@ static const char *const by_handle[] = {
  * Returns whether an extended attribute is copied. `trusted.overlay.upper` is never copied: it contains the handle of a
  * directory in the upper layer, and in the copy that handle would still refer to the original sandbox's directory. The
  * attributes in `by_handle` are not copied into a detached copy. A detached copy will be mounted over another copy of
- * the lower layer, whose files have other handles, and an overlay hides every directory whose handle does not match.
+ * the lower layer, in which the files have other handles, and an overlay hides every directory with a handle that does
+ * not match.
  */
 static bool is_copied(const struct copy *copy, const char *attribute) {
   if (strcmp(attribute, "trusted.overlay.upper") == 0) return false;
@@ -187,7 +188,9 @@ static bool keep_properties(const struct copy *copy, int from, int to, const str
 
 /* ── Content ───────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Copies a part of a range, or all of it. Returns the number of copied bytes; -1 with errno if the copy fails. */
+/*
+ * Copies the start of a range, possibly all of it. Returns the number of copied bytes; -1 with errno if the copy fails.
+ */
 static ssize_t copy_some(int from, int to, off_t at, size_t size) {
   static char buffer[BUFFER];
   off_t source = at, target = at;
@@ -199,7 +202,7 @@ static ssize_t copy_some(int from, int to, off_t at, size_t size) {
   return -1;
 }
 
-/* Copies the data of a file. Holes stay holes. Data counts towards the size limit before it is written. */
+/* Copies the data of a file. Holes stay holes. The size limit of the copy is checked before data is written. */
 static bool copy_data(struct copy *copy, struct item *item, int from, int to) {
   const off_t size = item->stat.st_size;
   long long written = 0;
@@ -244,8 +247,8 @@ static int compare_links(const void *left, const void *right) {
 }
 
 /*
- * Remembers the copy of an inode with several names by its file handle. Its path may change, and an open descriptor
- * for every such copy would be too many.
+ * Remembers the copy of an inode with several names by its file handle, so that its other names become hard links. A
+ * path would not do, because it may change; an open descriptor for every such copy would need too many descriptors.
  */
 static bool remember(struct copy *copy, const struct item *item, int made) {
   int mount;
@@ -354,8 +357,10 @@ static void put_aside(struct level *level) {
   level->to = -1;
 }
 
-/* Reopens the source and destination directories of the level above `level`. Neither tree changes during the copy, so
- * it is an error if a different directory is found. */
+/*
+ * Reopens the source and destination directories of the level above `level`. Neither tree may change during the copy,
+ * so finding a different directory is an error.
+ */
 static bool take_up(struct copy *copy, const struct level *level) {
   struct level *above = &copy->levels[copy->depth - 2];
   above->from = open_stream(dirfd(level->from), "..");
@@ -398,8 +403,10 @@ static bool enter(struct copy *copy, struct item *item) {
   return true;
 }
 
-/* Finishes a directory. Its own times and permissions are set only now, because adding entries would
- * change the times. */
+/*
+ * Finishes a directory. Its own properties are set only after all entries were added, because adding entries would
+ * change the times.
+ */
 static bool leave(struct copy *copy) {
   struct level *level = &copy->levels[copy->depth - 1];
   if (!keep_properties(copy, dirfd(level->from), level->to, &level->stat)) {

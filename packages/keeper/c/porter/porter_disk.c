@@ -1,7 +1,7 @@
 /*
- * Mounts the file system in an image file. If an image were attached to two loop devices, it would have two
- * caches for the same blocks, which destroys the file system. The image is therefore locked during the mount,
- * and a device to which it is already attached is reused.
+ * Mounts the file system in a disk image. If a disk image were attached to two loop devices, its blocks would be cached
+ * twice, which destroys the file system. The disk image is therefore locked during the mount, and a device to which it
+ * is already attached is reused.
  */
 #include "porter/porter.h"
 
@@ -18,8 +18,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Maximum number of attempts to attach, because another process may take the free device between the query
- * and its use. */
+/*
+ * Maximum number of attempts to attach the image, because another process may take the loop device between the search
+ * for a free one and its use.
+ */
 #define ATTACH_TRIES 32
 
 struct loop {
@@ -39,7 +41,7 @@ static bool holds(const struct loop *loop, const struct stat *image) {
   return info.lo_inode == image->st_ino && info.lo_device == image->st_dev;
 }
 
-/* Finds the loop device to which the image is attached, by comparing inodes and not names. */
+/* Finds the loop device to which the image is attached. Compares inodes, because the image may have several names. */
 static bool find_loop(struct loop *loop, const struct stat *image) {
   DIR *blocks = opendir("/sys/block");
   if (!blocks) return false;

@@ -1,8 +1,8 @@
 /*
- * Drives: host directories that are mounted into running sandboxes. A mount is created on the host, detached,
- * and then moved to its place inside the sandbox; no code of the sandbox runs for it. A sandbox may have
- * manipulated the mount point, and every sandbox that uses the drive may have manipulated its content, so no
- * link is followed on either side.
+ * Drives: host directories that are mounted into running sandboxes. A mount is created on the host, detached, and then
+ * moved to its place inside the sandbox; no code of the sandbox runs for it. A sandbox may have manipulated the mount
+ * point, and every sandbox that uses the drive may have manipulated its content, so symbolic links are followed neither
+ * on the way to the mount point nor in the drive.
  */
 #include "porter/porter.h"
 
@@ -80,8 +80,10 @@ static bool read_id(const char *text, uid_t *id) {
   return number >= 0;
 }
 
-/* The owner of directories that are created on the way to the mount point. A dash on the command line
- * means that none may be created. */
+/*
+ * The owner of directories that are created on a path. If the command line has a dash instead of an owner, no directory
+ * may be created.
+ */
 struct owner {
   bool given;
   uid_t id;
@@ -150,8 +152,8 @@ static bool is_same(const struct path_end *one, const struct path_end *other) {
 }
 
 /*
- * Moves a detached mount to its place and makes it private. If the target is on a shared mount, a mount that is not
- * private would propagate later mounts and unmounts below it to other namespaces.
+ * Moves a detached mount to its place and makes it private. If the target is on a shared mount, the moved mount would
+ * otherwise propagate later mounts and unmounts below it to other namespaces.
  */
 static int put_in_place(const struct tree *tree, int directory) {
   const unsigned flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
@@ -175,8 +177,8 @@ static void take_back(const struct tree *tree) {
 }
 
 /*
- * Seals the mount point and then mounts over it, so that nothing can be written to the mount point itself at
- * any time.
+ * Seals the mount point and then mounts over it. The order ensures that the sandbox can never write to the directory
+ * below the mount.
  */
 static int mount_sealed(const struct tree *tree, int root, const char *target, const struct porter_path *path_to) {
   struct seal before;
@@ -328,9 +330,9 @@ static struct posix_acl_xattr_entry may(int tag, int permissions, uid_t id) {
 }
 
 /*
- * Sets an ACL so that both users of a sandbox may write everything that either of them creates, in this
- * sandbox or in another. A user can still create private files, because the mode at creation limits these
- * permissions.
+ * Sets an ACL so that both users of a sandbox (root and the default user) may write everything that either of them
+ * creates, in this sandbox or in another. A user can still create private files, because the mode with which a file is
+ * created limits the permissions of the ACL.
  */
 static bool share(int fd, uid_t base) {
   const int all = ACL_READ | ACL_WRITE | ACL_EXECUTE, most = ACL_READ | ACL_EXECUTE;
@@ -350,8 +352,10 @@ static bool share(int fd, uid_t base) {
   return shared || errno == EOPNOTSUPP;
 }
 
-/* Sets owner, mode and ACL of a drive's root. The ACL is set last, because changing the mode would limit
- * it. */
+/*
+ * Sets owner, mode and ACL of a drive's root. The ACL is set last, because a later change of the mode would limit the
+ * permissions of the ACL.
+ */
 int porter_drive_root(int argc, char **argv) {
   uid_t base, owner;
   if (argc != 3 || !read_id(argv[1], &base) || !read_id(argv[2], &owner) || base > ID_MAX - USER_ID) return PORTER_USAGE;

@@ -91,7 +91,7 @@ static int verify(int process, const struct environment *expected) {
   return same ? PORTER_DONE : refused("the process's environment differs from what was written");
 }
 
-/* Changes the variable's value in place, because the keeper has a pointer to it. */
+/* Changes the variable's value in place. The keeper has a pointer to the value and sees the change. */
 static int rename_in(int process, int memory, const struct change *change) {
   static struct environment environment;
   const char *new = change->new;
@@ -139,8 +139,8 @@ static int rename_process(int process, char **argv) {
 }
 
 /*
- * Renames the keeper with this pid and start time. Everything is accessed through the /proc directory whose
- * start time was compared, because that directory refers to the same process even if the pid is reused.
+ * Renames the keeper with this pid and start time. Everything is accessed through the process's /proc directory, which
+ * is opened before the start time is compared: it refers to the same process even if the pid is reused.
  */
 int porter_rename_keeper(int argc, char **argv) {
   if (argc != 5 && argc != 7) return PORTER_USAGE;

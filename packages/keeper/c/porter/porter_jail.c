@@ -1,10 +1,10 @@
 /*
  * Serves the files of one directory from inside it. The directory's content was written by a sandbox or comes from an
- * archive, so it may have symbolic links to the host, `..` and hostile names. The server does not need to detect
- * them, because it cannot see anything outside the directory: its root is that directory, its user namespace owns
- * only the sandbox's ids, and its mount namespace belongs to the host, so that it cannot mount either.
+ * archive, so it may have symbolic links to the host, `..` and hostile names. The server does not need to detect them,
+ * because it cannot see anything outside the directory: its root is that directory, and its user namespace has only the
+ * sandbox's ids. It cannot mount anything either, because its mount namespace belongs to the host's user namespace.
  *
- * There are two processes: the outer one, still on the host, writes the id map of the inner one and waits for it; the
+ * There are two processes. The outer one, still on the host, writes the id map of the inner one and waits for it. The
  * inner one is PID 1 of a pid namespace and serves.
  */
 #include "porter/porter.h"
@@ -39,7 +39,8 @@ static const unsigned long keep_capabilities =
 /*
  * Hides a directory that is directly in the new root: makes it a separate mount, because the file server refuses paths
  * on any mount except the root's. Returns true without hiding anything if the name is missing, is not a directory or is
- * a symbolic link. Such a link was created by the sandbox, and in the jail it can only lead to the sandbox's own files.
+ * a symbolic link. A symbolic link of that name was created by the sandbox, and in the jail it can only lead to the
+ * sandbox's own files.
  */
 static bool hide(int root, const char *name) {
   char path[64];
@@ -54,8 +55,8 @@ static bool hide(int root, const char *name) {
 }
 
 /*
- * Makes the directory the root and the only mount. Mounts below it on the host are not part of it. The root
- * is read-only if something in it is hidden.
+ * Makes the directory the root and the only mount. Mounts that the host has below the directory do not become part of
+ * the root. If a directory in the root is hidden, the root is read-only.
  */
 static bool enter_root(const char *root, char *const *hidden) {
   struct stat wanted, here;
@@ -94,16 +95,20 @@ static bool reduce_capabilities(void) {
   return syscall(SYS_capset, &header, data) == 0;
 }
 
-/* Becomes the root user of the id map. The parent-death signal is requested last, because changing
- * credentials clears it. */
+/*
+ * Becomes root in the user namespace. The parent-death signal is requested last, because changing credentials clears
+ * it.
+ */
 static bool become_root_of_map(void) {
   if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0) return false;
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || !reduce_capabilities()) return false;
   return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0;
 }
 
-/* The inner process. It sends the byte "unshared" to the outer process and receives the byte "mapped" from
- * it. */
+/*
+ * Runs the inner process. It reports to the outer process with one byte that its user namespace exists, and waits for
+ * one byte in return, after which the id map is written.
+ */
 static int inner(int link, int outer, const char *root, char *const *hidden) {
   char mapped;
   if (!enter_root(root, hidden)) return porter_failed("the root can't be entered");

@@ -90,13 +90,13 @@ int porter_umount(int argc, char **argv) {
   return porter_failed("new mounts keep appearing at the target");
 }
 
-/* Maximum size of a host file copied into the new /run. */
+/* Maximum size of the host file that is copied into the new /run. */
 #define RUN_FILE_MAX (64 * 1024)
 
 /*
- * Mounts a new /run that only the command sees. It contains only a copy of `file`, or nothing if `file` does not
- * exist. CRIU caches its results about the kernel in /run if /run is a tmpfs; the host's /run may be on disk and must
- * not be written to.
+ * Mounts a new /run that only the command sees. It contains only a copy of `file`, or nothing if `file` does not exist.
+ * If /run is a tmpfs, CRIU caches its findings about the kernel there. The host's /run may be on disk and must not be
+ * written to.
  */
 static int private_run(const char *file) {
   static char content[RUN_FILE_MAX];
@@ -151,7 +151,9 @@ static int private_tmp(const char *keep) {
   return PORTER_DONE;
 }
 
-/* Moves this process to a cgroup. This is done first, so that every later child is in the cgroup too. */
+/*
+ * Moves this process to a cgroup. Must be called before any child is created, so that every child is in the cgroup too.
+ */
 static int enter(const char *file) {
   char pid[32];
   int size = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
@@ -176,8 +178,10 @@ struct view {
   char **bound;
 };
 
-/* Changes mounts for the command only. The command sees the host with some mounts changed, but the host
- * itself is unaffected. */
+/*
+ * Changes mounts for the command only. The command sees the host with these changes, and the host's own mounts stay the
+ * same.
+ */
 static int change_mounts(const struct view *view) {
   if (unshare(CLONE_NEWNS) < 0) return porter_failed("no mount namespace can be made");
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) return porter_failed("mounts can't be made private");

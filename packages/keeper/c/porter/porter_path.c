@@ -45,8 +45,8 @@ static int open_step(int dir, const char *name) {
 }
 
 /*
- * Gives a new directory to its owner. If a sandbox has put another directory in its place, that directory is not
- * owned by the host's root user and stays unchanged.
+ * Gives a directory that was just created to its owner. If a sandbox has put another directory in its place meanwhile,
+ * that directory is not owned by the host's root user and stays unchanged.
  */
 static bool give_away(int fd, uid_t owner) {
   struct stat stat;
@@ -113,7 +113,7 @@ static bool is_sealed(const struct stat *stat) {
 }
 
 /*
- * Seals a directory. The owner is changed last: if the process ends in between, the next seal still finds the
+ * Seals a directory. The owner is changed last: if this process ends before that, the next seal still finds the
  * previous owner.
  */
 bool seal_directory(int fd, struct seal *before) {
@@ -128,14 +128,18 @@ bool seal_directory(int fd, struct seal *before) {
   return false;
 }
 
-/* Unseals a directory. The owner is changed last here too, because until then the directory is recognised
- * as sealed. */
+/*
+ * Unseals a directory. The owner is changed last: a directory counts as sealed until then, so an interrupted unseal can
+ * be repeated.
+ */
 bool unseal_directory(int fd, const struct seal *before) {
   struct stat stat;
   if (!before->known) return true;
   if (fstat(fd, &stat) < 0) return false;
   if (!is_sealed(&stat)) return true;
-  /* EROFS is accepted: a directory on a read-only file system was never sealed, because it is a directory of the host
-   * that is visible inside. */
+  /*
+   * EROFS is no error: a directory on a read-only file system is a directory of the host that is visible inside, and
+   * such a directory was never sealed.
+   */
   return (fchmod(fd, before->mode) == 0 && fchown(fd, before->uid, before->gid) == 0) || errno == EROFS;
 }

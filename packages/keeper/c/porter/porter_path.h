@@ -1,6 +1,6 @@
 /*
  * Walks to a directory whose path a sandbox may have manipulated. Every step is relative to an open directory and
- * follows no link, so that planted links lead nowhere.
+ * follows no symbolic link, so that a link created by the sandbox leads nowhere.
  */
 #ifndef HOLDFAST_PORTER_PATH_H
 #define HOLDFAST_PORTER_PATH_H
@@ -11,8 +11,8 @@
 #include <sys/types.h>
 
 /*
- * A directory, open for reading, and its parent. The parent is -1 and the name empty if the directory is the start of
- * the path.
+ * The directory at the end of a path, open for reading, and its parent. If the path has no components, the parent is -1
+ * and the name is empty.
  */
 struct porter_path {
   int parent;
@@ -25,8 +25,8 @@ bool porter_path_is_valid(const char *path);
 
 /*
  * Walks from the directory `root`, which stays open, down to `path`. If `owner` is not NULL, missing directories are
- * created for that owner. On failure leaves nothing open and returns false with errno: ELOOP for a link, ENOTDIR for
- * anything else that is not a directory.
+ * created for that owner. On failure leaves nothing open and returns false with errno: ELOOP for a symbolic link,
+ * ENOTDIR for anything else that is not a directory.
  */
 bool porter_path_open(struct porter_path *path_to, int root, const char *path, const uid_t *owner);
 void porter_path_close(struct porter_path *path_to);
@@ -41,8 +41,9 @@ struct path_end {
 
 bool porter_path_look(int fd, struct path_end *end);
 
-/* The owner and mode that a directory had before it was sealed. `known` is false if they can no longer be
- * determined. */
+/*
+ * The owner and mode that a directory had before it was sealed. `known` is false if the directory was already sealed.
+ */
 struct seal {
   bool known;
   uid_t uid;
@@ -51,14 +52,16 @@ struct seal {
 };
 
 /*
- * Seals a directory: gives it to the host's root user and removes all write permission. That user id is not mapped
- * inside, so even a sandbox's own root cannot write there. If a mount is missing, a write therefore fails and
- * does not land on the disk below. A directory that is already sealed stays sealed, and `known` is false. On
+ * Seals a directory: gives it to the host's root user and removes all write permission. The id of the host's root user
+ * is not mapped inside, so even a sandbox's own root cannot write there. If a mount is missing, a write therefore fails
+ * and does not land on the disk below. A directory that is already sealed stays sealed, and `known` is false. On
  * failure returns false with errno, and the directory is unchanged.
  */
 bool seal_directory(int fd, struct seal *before);
-/* Restores a sealed directory. Leaves a directory that is not sealed unchanged, because it is not the one that was
- * sealed. */
+/*
+ * Restores the owner and mode of a sealed directory. Does nothing if the directory is not sealed, because then it is
+ * not the directory that was sealed.
+ */
 bool unseal_directory(int fd, const struct seal *before);
 
 #endif

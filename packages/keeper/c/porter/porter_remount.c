@@ -18,7 +18,9 @@
 #include "porter/porter_instance.h"
 #include "porter/porter_path.h"
 
-/* Clones only the root mount. The mounts below it inside the instance stay invisible to the host. */
+/*
+ * Clones the root mount of an instance. The mounts below the root are not cloned, so they stay invisible to the host.
+ */
 static int clone_root(int root, int *tree) {
   struct statfs system;
   if (fstatfs(root, &system) < 0) return porter_failed("the root of the process can't be examined");

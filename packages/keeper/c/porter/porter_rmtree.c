@@ -1,8 +1,8 @@
 /*
  * Removes the files of a sandbox. Names and depth were chosen by the sandbox's processes, so no paths are built: every
  * step is relative to an open directory, no symbolic link is followed and no mount is entered. A directory that lies
- * too deep is moved to the top of the tree and removed from there, so that neither stack nor open files depend on the
- * tree.
+ * too deep is moved to the top of the tree and removed from there, so that neither the stack nor the number of open
+ * files depends on the tree.
  */
 #include "porter/porter.h"
 
@@ -48,7 +48,7 @@ static bool is_self_or_parent(const char *name) {
   return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* Moves a directory to an unused name at the top. */
+/* Moves a directory to an unused name at the top of the tree. */
 static int move_up(struct removal *removal, int parent, const char *name) {
   char fresh[64];
   for (int i = 0; i < NAMES_MAX; i++) {
@@ -113,8 +113,10 @@ out:;
   return result;
 }
 
-/* Reports a failed removal. EXDEV means that a directory is on another mount, and EBUSY that it is a mount
- * point. */
+/*
+ * Reports a failed removal. EXDEV and EBUSY have a message of their own. EXDEV: a directory is on another mount. EBUSY:
+ * an entry is a mount point, or entries were added in every pass.
+ */
 static int removal_failed(void) {
   if (errno != EXDEV && errno != EBUSY) return porter_failed("the tree can't be removed");
   errno = 0;

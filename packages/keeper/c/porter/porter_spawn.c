@@ -1,23 +1,28 @@
 /*
- * Starts helper processes for the server. A fork copies the page tables of the process that forks, and meanwhile that
- * process stands still. A server of a few hundred megabytes would notice; the spawner is small.
+ * Starts helper processes for the server. A fork copies the page tables of the process that forks, and the process
+ * cannot run meanwhile. For a server of a few hundred megabytes that takes milliseconds; for the small spawner it is
+ * negligible.
  *
- * The server sends requests over one socket, descriptor 3, which no other process has. Both directions consist of frames
- * in the keeper's format. Requests:
+ * The server sends requests over one socket, descriptor 3, which no other process has. Both directions consist of
+ * frames in the keeper's format. Requests:
  *
- * - RUN id: argv and env (lists of strings), stdio (a path, or empty), how many bytes of stdout and of stderr to return,
- *   and whether the helper is tied to the spawner
+ * - RUN id: argv and env (lists of strings), stdio (a path, or empty), how many bytes of stdout and of stderr to
+ *   return, and whether the helper is tied to the spawner
+ *
  * - KILL id
  *
  * Answers:
  *
  * - RECEIVED id: the helper's pid, or 0 if there is no such helper. Sent at once for every request.
+ *
  * - OUTPUT id: the stream (stdout or stderr) and a piece of its output. Sent when the piece arrives.
+ *
  * - ENDED id: how the helper ended (exit, signal, or a failed start) and its exit code, signal or errno. Sent once for
  *   every RUN, as its last answer.
  *
- * The spawner waits only for its own children, not for processes that they leave running. It exits as soon as the server
- * closes the socket or sends an invalid request. Helpers then keep running, except those that are tied to it.
+ * The spawner waits only for its own children, not for processes that they leave running. It exits as soon as the
+ * server closes the socket or sends an invalid request. Helpers then keep running, except those that are tied to the
+ * spawner.
  */
 #include "porter/porter.h"
 
@@ -54,7 +59,7 @@ struct output {
 
 struct helper {
   uint32_t id;
-  /* Process of the helper; 0 if the slot is free. */
+  /* Pid of the helper; 0 if the slot is free. */
   pid_t pid;
   struct output outputs[STREAMS];
 };
@@ -73,8 +78,10 @@ static struct {
   int signals;
   bool reap;
   struct helper helpers[HELPERS_MAX];
-  /* For each slot, the errno of a helper that could not be started. The memory is shared with the helper
-   * until its program runs. */
+  /*
+   * For each slot, the errno of a helper that could not be started. The child writes the errno before it exits, so the
+   * memory is shared with it until the helper's program runs.
+   */
   int *errors;
   uint8_t input[4 + FRAME_SIZE_MAX];
   size_t input_size;
@@ -106,8 +113,10 @@ static void send_ended(uint32_t id, uint8_t how, int number) {
   send_frame(&out);
 }
 
-/* Returns whether the queue for the server is full. If so, the spawner only waits until the server accepts data: it reads
- * neither requests nor output of helpers, which would add to the queue. */
+/*
+ * Returns whether the queue for the server is full. If so, the spawner reads neither requests nor output of helpers,
+ * because both would add to the queue, and only waits until the server accepts data.
+ */
 static bool is_full(void) {
   return spawner.queued >= SPAWN_QUEUE_MAX;
 }
@@ -151,8 +160,9 @@ static void close_output(struct output *output) {
 }
 
 /*
- * Runs in the helper. Resets everything that was inherited from the process that started the server. A tied
- * helper never starts if its spawner is gone, because no caller would expect its effects any more.
+ * Runs in the child that becomes the helper. Resets everything that was inherited from the process that started the
+ * server. If the helper is tied and the spawner has already ended, exits without running the program, because no caller
+ * expects the helper's effects any more.
  */
 static void become(const struct order *order, const int *kept) {
   sigset_t none;
@@ -172,7 +182,7 @@ static void become(const struct order *order, const int *kept) {
   execve(order->argv[0], order->argv, order->env);
 }
 
-/* Opens a pipe if output is kept; the spawner's end is non-blocking. */
+/* Opens a pipe if output is to be returned. Only the spawner's end is non-blocking. */
 static bool open_output(struct output *output, int *kept, uint32_t bytes) {
   int ends[2];
   *output = (struct output){.fd = -1, .left = bytes};
@@ -313,8 +323,8 @@ static bool run(uint32_t id, struct reader in) {
 }
 
 /*
- * Kills a helper and its session. The helper is a child that was not reaped, so its pid is valid. If the helper has
- * not created its session yet, it has not started another process either.
+ * Kills a helper and its session. The helper is a child that was not reaped, so its pid is valid. If the helper has not
+ * created its session yet, it has not started another process either, so it is enough to kill the helper alone.
  */
 static bool kill_helper(uint32_t id, const struct reader *in) {
   if (!reader_done(in)) return false;
@@ -355,8 +365,10 @@ static int obey_all(void) {
 
 /* ── The loop ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Collects the descriptors to poll: the link, the signals, and every output of a helper. `owners` receives the helper
- * of each output, at the same index. */
+/*
+ * Collects the descriptors to poll: the link, the signals, and every open output of a helper. `owners[i]` is set to the
+ * helper whose output is `polls[i]`.
+ */
 static size_t gather(struct pollfd *polls, struct helper **owners) {
   bool full = is_full();
   size_t count = FIXED_POLLS;
@@ -400,8 +412,8 @@ static int serve(void) {
 }
 
 /*
- * Detaches from the terminal and ignores termination signals. A terminal or a service manager sends them to
- * all processes, but helpers must end only when the server decides.
+ * Detaches from the terminal and ignores termination signals. A terminal or a service manager sends them to all
+ * processes, but the spawner must run until the server closes the socket.
  */
 static bool stand_apart(void) {
   sigset_t child;
@@ -419,7 +431,7 @@ static bool stand_apart(void) {
 
 /*
  * Checks that all descriptors below the link's are open, and closes all descriptors above it. While the descriptors 0
- * to 2 are in use, no pipe of a helper gets a number that the helper needs for its stdio.
+ * to 2 are in use, no pipe of a helper gets one of their numbers, which the helper needs for its stdio.
  */
 static bool take_descriptors(void) {
   for (int fd = 0; fd < SPAWN_LINK; fd++) {

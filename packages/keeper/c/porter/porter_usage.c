@@ -1,8 +1,8 @@
 /*
- * Measures the disk usage of a tree. Processes keep changing the tree and have chosen its names and depth, so
- * no link is followed, no mount is entered, and entries that disappear during the measurement are skipped.
- * Directories far above the current one are closed and reopened by handle, so that the number of open files
- * does not depend on the tree.
+ * Measures the disk usage of a tree. Processes keep changing the tree and have chosen its names and depth, so no
+ * symbolic link is followed, no mount is entered, and entries that disappear during the measurement are skipped.
+ * Directories far above the current one are closed and reopened by handle, so that the number of open files does not
+ * depend on the tree.
  */
 #include "porter/porter.h"
 
@@ -20,11 +20,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Maximum depth of a tree. Deeper trees are only created to break other programs. */
+/* Maximum depth of a tree. Only a program that tries to break other programs creates a deeper tree. */
 #define LEVELS_MAX 16384
 #define LEVELS_OPEN 32
-/* Maximum number of inodes with several names that are remembered. At the maximum they take about half a gigabyte of
- * memory. */
+/* Maximum number of inodes with several names that are remembered. So many take about half a gigabyte of memory. */
 #define LINKS_MAX (4 * 1024 * 1024)
 #define STAT_MASK (STATX_TYPE | STATX_NLINK | STATX_INO | STATX_BLOCKS)
 
@@ -82,7 +81,10 @@ static int compare_links(const void *left, const void *right) {
   return one->inode < other->inode ? -1 : one->inode > other->inode;
 }
 
-/* Determines whether this is the first time that an inode with several names is found. */
+/*
+ * Sets `new` to whether an inode with several names is found for the first time. Returns false if the inode cannot be
+ * remembered.
+ */
 static bool is_new(struct tally *tally, const struct statx *stat, bool *new) {
   const struct link wanted = {stat->stx_ino, stat->stx_dev_major, stat->stx_dev_minor};
   *new = !tfind(&wanted, &tally->links, compare_links);
@@ -169,7 +171,7 @@ static bool enter(struct tally *tally, int fd) {
 
 static bool leave(struct tally *tally) {
   closedir(tally->levels[--tally->depth].stream);
-  /* Leaves the levels above as well if their directories no longer exist. */
+  /* If the directory of a level above no longer exists, that level is left as well. */
   while (tally->depth > 0) {
     struct level *above = &tally->levels[tally->depth - 1];
     if (!above->stream && !take_up(tally, above)) return false;

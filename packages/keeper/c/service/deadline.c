@@ -1,6 +1,9 @@
 #include "service/deadline.h"
 
-/* The deadline in lived time, which excludes pauses and standby, so that neither ends a sandbox early; 0 for none. */
+/*
+ * The time at which the sandbox ends, or 0 if it has no deadline. It is in lived time, so that neither a pause nor
+ * standby ends a sandbox early.
+ */
 static uint64_t ends_at;
 
 struct outcome handle_deadline(struct request *request) {

@@ -37,7 +37,10 @@ struct stream {
   uint16_t port_number;
   sa_family_t family;
   uint64_t generation;
-  /* Deadline for dialling or, later, for sending a refusal. */
+  /*
+   * Deadline for dialling or, if the dial failed, for sending the refusal. In lived time, which excludes pauses and
+   * standby.
+   */
   uint64_t ends_at;
 
   /* Data from the client for the port, in chunks as received from the client. */
@@ -56,8 +59,10 @@ struct stream {
   struct rest out;
   /* Whether the port has ended its direction. The end is sent to the client after `out`. */
   bool out_ended;
-  /* Whether a write showed that the port reset the connection. An end of file that is read after that is
-   * not a regular end. */
+  /*
+   * Whether a write showed that the port reset the connection. If so, a later end of file from the port is not a
+   * regular end.
+   */
   bool reset;
 };
 
@@ -98,7 +103,10 @@ static void rest_took(struct rest *rest, size_t size) {
   if (!has_rest(rest)) rest_drop(rest);
 }
 
-/* Sends as many bytes as the socket accepts now. Returns -1 with errno if it accepts none. */
+/*
+ * Sends as many bytes as the socket accepts now. Returns their number, which is 0 if the socket has no room; -1 with
+ * errno on an error.
+ */
 static ssize_t offer(int fd, const uint8_t *data, size_t size) {
   ssize_t sent;
   do {
@@ -157,8 +165,10 @@ static void out_drain(struct stream *stream) {
   rest_took(rest, (size_t)sent);
 }
 
-/* Reads from the port. Data that arrived before a reset is read and sent to the client before the reset is
- * noticed. */
+/*
+ * Reads from the port and sends the data to the client. Data that arrived before a reset is still read, because the
+ * kernel reports the reset only after it.
+ */
 static void out_take(struct stream *stream) {
   ssize_t got = take(stream->port.source.fd, streams.piece + CHUNK_HEADER, STREAM_PIECE);
   if (got < 0 && errno == EAGAIN) return;
@@ -219,9 +229,9 @@ static size_t in_pass(struct stream *stream, const uint8_t *data, size_t size) {
 }
 
 /*
- * Called after an attempt to send to the port that left `left` bytes unsent. Cuts the stream if the client sent data
- * after its end. Ends the direction to the port if the client has ended it. Returns whether the unsent bytes must be
- * kept for later.
+ * Called after an attempt to send the client's data to the port, with the number of bytes that are left. If the client
+ * has sent bytes after the end of its direction, cuts the stream. If the client has ended its direction properly, ends
+ * the direction to the port too. Returns whether the bytes that are left must be kept for later.
  */
 static bool in_check(struct stream *stream, size_t left) {
   if (left > 0 && stream->in_ended) {
@@ -267,7 +277,7 @@ static bool is_over(const struct stream *stream) {
   return stream->stage == REFUSING || (stream->stage == OPEN && stream->in_over && stream->out_ended);
 }
 
-/* Watches each side only for events that can be handled now. The client's disconnect is always watched. */
+/* Watches each side only for events that can be handled now. Only a disconnect of the client is always watched. */
 static void settle(struct stream *stream) {
   if (stream->stage != CLOSED && is_over(stream)) stream_close(stream);
   if (stream->stage == CLOSED) return;
@@ -398,7 +408,7 @@ static void port_ready(struct server *server, struct source *source, uint32_t ev
   settle(stream);
 }
 
-/* Takes the connection from the link. From then on the connection belongs to the stream. */
+/* Takes the connection from the link and closes the link. From then on the connection belongs to the stream. */
 static void take_over(struct stream *stream, struct link *link) {
   source_move(&link->source, &stream->client.source);
   link_close(link);
