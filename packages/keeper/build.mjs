@@ -30,15 +30,15 @@ const FLAGS = sanitize
 
 const LOCK_MS = 120_000;
 
-/** Folders of `c/` that every program includes. */
+/** Folders of `c/` that are part of every program. */
 const SHARED = ["loop", "files"];
-/** Folders of `c/` that the keeper and the fuzz driver include, besides the one with their `main`. */
+/** Folders of `c/` that are part of the keeper and of the fuzz driver, besides the folder with their `main`. */
 const KEEPER = ["service", "exec", "stream", ...SHARED];
 const PORTER = ["porter", ...SHARED];
 
 /**
- * Lists every program with its sources. The fuzz driver is only built with sanitizers, because these detect the errors
- * that it provokes.
+ * Lists every program with its sources. The fuzz driver is only built with sanitizers, because only they detect the
+ * errors that the fuzz driver provokes.
  */
 function programs(files) {
   const sourcesIn = (folders) =>

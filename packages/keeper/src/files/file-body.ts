@@ -11,21 +11,22 @@ interface Piece {
 }
 
 /**
- * The bytes of an open file. A few reads are always in flight ahead of the consumer. The body has the size that the
- * stat reported and no more, so that a file that grows meanwhile still fits its announced length. A file that shrinks
- * ends early, and a file without a size (as in /proc) is read to its end.
+ * The bytes of an open file. A few reads are always in flight ahead of the consumer. The body has at most the size that
+ * the stat reported, so that a file that grows meanwhile still fits its announced length. If the file shrinks
+ * meanwhile, the body ends early. A file for which the stat reports no size (as in /proc) is read to its end.
  *
  * The handle is closed at the end, on any error, when the consumer returns and when the signal is aborted, even if no
- * byte was ever read. A generator could not do this, because its `finally` runs only after a first `next`.
+ * byte was ever read. A generator could not close the handle in the last case, because its `finally` runs only after a
+ * first `next`.
  */
 export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
   readonly #channel: Channel;
   readonly #handle: number;
   readonly #signal: AbortSignal;
   readonly #window: number;
-  /** Position of the next piece to consume. */
+  /** File position of the next piece to consume. */
   #position: number;
-  /** Position of the next piece to request. */
+  /** File position of the next piece to request. */
   #asked: number;
   readonly #end: number;
   #ahead: Piece[] = [];
@@ -81,8 +82,8 @@ export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
   }
 
   /**
-   * Discards the pieces that were requested ahead and requests them again, because after a short piece there would be a
-   * gap.
+   * Discards the pieces that were requested ahead. The previous piece was shorter than requested, so they do not follow
+   * it directly. They are requested again from where it ended.
    */
   #startOver(): void {
     this.#ahead = [];
@@ -93,8 +94,8 @@ export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
     while (this.#open && this.#ahead.length < this.#window && this.#asked < this.#end) {
       const length = Math.min(CHUNK_BYTES, this.#end - this.#asked);
       const data = this.#channel.request(readFile(this.#handle, this.#asked, length), this.#signal);
-      // Prevents an unhandled rejection, because the consumer may never read this piece. If it does, it receives the
-      // error.
+      // Prevents an unhandled rejection, because the consumer may never read this piece. A consumer that reads it still
+      // receives the error.
       data.catch(() => {});
       this.#ahead.push({ length, data });
       this.#asked += length;

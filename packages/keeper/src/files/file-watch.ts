@@ -3,15 +3,15 @@ import type { Channel } from "../wire/channel.ts";
 import { type Change, endWatch, readWatch } from "../wire/file-codec.ts";
 
 const CHANGES_AT_ONCE = 1_000;
-/** Maximum time until a read is answered, with or without changes, so that an abandoned read does not wait forever. */
+/** Maximum time until the keeper answers a read of changes, even without changes, so that an abandoned read ends. */
 const WAIT_MS = 30_000;
 
 /**
  * The changes of one watch, read on demand. If the consumer is slow or has stopped reading, the keeper drops changes
  * and reports an overflow. A lost link ends the watch with an error; an aborted signal ends it normally.
  *
- * The watch is closed however the iteration ends, even if no change was ever read. A generator could not do this, and
- * its `return` would also wait for a change.
+ * The watch is closed however the iteration ends, even if no change was ever read. A generator could not close it in
+ * that case, and its `return` would also wait for a change.
  */
 export class FileWatch implements AsyncIterableIterator<FileChange, undefined> {
   readonly #channel: Channel;
@@ -22,7 +22,7 @@ export class FileWatch implements AsyncIterableIterator<FileChange, undefined> {
   #changes: Change[] = [];
   #at = 0;
   #more = true;
-  /** The previous read. The next read starts after it, so that concurrent reads run one after the other. */
+  /** The previous read. The next read starts after it has ended, so that only one read runs at a time. */
   #turn: Promise<unknown> = Promise.resolve();
 
   constructor(channel: Channel, watch: number, path: string, signal: AbortSignal) {

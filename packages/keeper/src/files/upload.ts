@@ -4,7 +4,7 @@ import { closeHandle, commitFile, createFile, writeFile } from "../wire/file-cod
 import { DATA_LIMIT } from "../wire/protocol.ts";
 import { WireError } from "../wire/wire.ts";
 
-/** Small chunks are combined up to this size. */
+/** Chunks of the body are combined until they have this size, and then written together. */
 const CHUNK_BYTES = 524_288;
 const CHUNKS_TOGETHER = 64;
 const WRITES_AHEAD = 4;
@@ -17,8 +17,8 @@ interface Upload {
 
 /**
  * Writes a whole file: either all data arrives and the target is replaced, or the target stays unchanged. The commit is
- * sent only after every write was answered, because a commit sent before a write failed would publish half a file. If
- * body, link or signal fails, the handle is closed, which removes the unfinished file.
+ * sent only after every write was answered. Otherwise a write could fail after the commit was sent, and half a file
+ * would be published. If body, link or signal fails, the handle is closed, which removes the unfinished file.
  */
 export async function upload(channel: Channel, file: Upload, signal: AbortSignal): Promise<Stat> {
   const close = (opened: { handle: number }) => channel.post(closeHandle(opened.handle));
@@ -35,7 +35,7 @@ export async function upload(channel: Channel, file: Upload, signal: AbortSignal
   }
 }
 
-/** Writes a body to an open file, with a few writes in flight. */
+/** Writes a body to an open file, with a few writes in flight at a time. */
 class Pour {
   readonly #channel: Channel;
   readonly #handle: number;
@@ -45,7 +45,7 @@ class Pour {
   #gatheredBytes = 0;
   #sent = 0;
   #failure: { error: unknown } | null = null;
-  /** Rejects the wait for the next chunk of the body; null if nothing waits. */
+  /** Rejects the promise that waits for the next chunk of the body; null if no chunk was requested yet. */
   #interrupt: ((error: unknown) => void) | null = null;
 
   constructor(channel: Channel, handle: number, signal: AbortSignal) {
@@ -79,7 +79,7 @@ class Pour {
       await this.#send();
       await Promise.all(this.#writes);
     } catch (error) {
-      // The `return` of the body's iterator is not awaited, because a hanging body would hang here too.
+      // The `return` of the body's iterator is not awaited, because it may never settle if the body hangs.
       Promise.resolve(chunks.return?.()).catch(() => {});
       throw error;
     }

@@ -9,7 +9,10 @@ import { Reader, WireError, Writer } from "../wire/wire.ts";
 import { otherProtocol } from "./link.ts";
 import { KeeperStream } from "./port-stream.ts";
 
-/** Maximum wait for the answer to a dial. A running keeper answers before that, if necessary with a timeout. */
+/**
+ * Maximum wait for the answer to a dial. A running keeper answers sooner, at the latest with a refusal when its own
+ * time limit for connecting to the port has passed.
+ */
 const ANSWER_MS = 8_000;
 const DIAL_ID = 1;
 const SIZE_BYTES = 4;
@@ -21,7 +24,10 @@ export interface DialOptions extends Greeting {
 }
 
 export interface Dialled {
-  /** The boot id of the keeper that answered. That keeper has received no data yet. */
+  /**
+   * The boot id of the keeper that answered. No data was sent to that keeper yet, so the caller can first check whether
+   * it is the expected one.
+   */
   bootId: string;
   bytes: Duplex;
 }
@@ -106,7 +112,9 @@ function readAnswer(frame: Buffer, options: DialOptions): string {
   return welcome.bootId;
 }
 
-/** Explains the refusal of a keeper that does not support dials and therefore expects a hello. */
+/**
+ * Explains the refusal `not_greeted`: it comes from a keeper that does not support dials and expects a hello instead.
+ */
 const refusalOf = (refusal: KeeperRefusal): KeeperRefusal =>
   refusal.reason === "not_greeted"
     ? new KeeperRefusal(

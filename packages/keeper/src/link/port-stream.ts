@@ -4,21 +4,27 @@ import { StreamCut } from "@holdfast/engine";
 
 const HEADER_BYTES = 4;
 const END = Buffer.alloc(HEADER_BYTES);
-/** Data below this size is copied behind its header and written together with it. */
+/**
+ * Data below this size is copied into one buffer with the chunk's header. Larger data is written after the header
+ * without a copy.
+ */
 const JOINED_BYTES = 8_192;
-/** Maximum size of a chunk, because its size field is a u32. */
+/** Maximum size of a chunk: the largest value of its size field, which is a u32. */
 const CHUNK_LIMIT = 0xffff_ffff;
-/** How long the keeper may take, after both directions have ended, to deliver the last bytes to the port. */
+/**
+ * Time for which the keeper may still deliver bytes to the port after both directions have ended. After that the socket
+ * is closed.
+ */
 const LINGER_MS = 15_000;
 
 /**
  * The bytes of a stream after its dial was answered. On the socket both directions consist of chunks, and an empty
- * chunk is the end of a direction. If the socket closes without one, the stream was cut: it fails with `StreamCut`
- * instead of ending. Each direction ends separately. The socket is not read while the stream is not read, so the keeper
- * in turn does not read the port.
+ * chunk ends a direction. Each direction ends separately. If the socket closes before both directions have ended, the
+ * stream was cut: it fails with `StreamCut`. The socket is not read while the stream is not read, so the keeper in turn
+ * does not read the port.
  *
- * After both directions have ended, the keeper closes the socket and this side does not: the keeper may still have
- * bytes for a port that reads slowly. The signal applies for the whole life of the stream.
+ * After both directions have ended, the keeper closes the socket and this class does not: the keeper may still have
+ * bytes for a port that reads slowly. If the signal aborts, at any time, the stream fails at once.
  */
 export class KeeperStream extends Duplex {
   readonly #socket: Socket;
@@ -26,9 +32,9 @@ export class KeeperStream extends Duplex {
   #headerBytes = 0;
   /** Number of bytes of the current chunk that have not arrived yet. */
   #left = 0;
-  /** Whether the peer has sent its end. */
+  /** Whether the keeper has sent the empty chunk that ends the direction from the port. */
   #ended = false;
-  /** Whether this side has sent its end. */
+  /** Whether this class has sent the empty chunk that ends the direction to the port. */
   #finished = false;
 
   /**
@@ -37,8 +43,8 @@ export class KeeperStream extends Duplex {
   constructor(socket: Socket, first: Buffer, signal: AbortSignal) {
     super({ allowHalfOpen: true });
     this.#socket = socket;
-    // An error without a listener would end the server. This listener remains when the stream's users have removed
-    // theirs.
+    // An `error` event without a listener would end the server. This listener stays even if the users of the stream
+    // remove their own listeners.
     this.on("error", () => {});
     const abort = () => {
       this.destroy(signal.reason instanceof Error ? signal.reason : new StreamCut(String(signal.reason)));
@@ -104,7 +110,10 @@ export class KeeperStream extends Duplex {
     }
   }
 
-  /** Writes to the socket. If that fails, the stream fails and `done` is not called. */
+  /**
+   * Writes to the socket, and calls `done` once the data was sent. If the write fails, the stream fails and `done` is
+   * not called.
+   */
   #put(parts: readonly Buffer[], done: () => void): void {
     const socket = this.#socket;
     const last = parts.length - 1;
@@ -146,7 +155,9 @@ export class KeeperStream extends Duplex {
     return copied;
   }
 
-  /** Fails the stream. If the peer has sent its end, that direction is complete, so its data is delivered first. */
+  /**
+   * Fails the stream. If the direction from the port has already ended, its data is complete and is delivered first.
+   */
   #fail(why: string): void {
     const error = new StreamCut(why);
     if (this.#ended && !this.readableEnded) this.once("end", () => this.destroy(error));

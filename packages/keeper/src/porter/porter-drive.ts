@@ -3,19 +3,21 @@ import type { Identity } from "@holdfast/engine";
 import { PorterError } from "./spawner.ts";
 
 export interface MountInto {
-  /** PID 1 of the instance; used only if its start time matches. */
+  /** Pid of PID 1 of the instance, as the host sees it. The process is used only if its start time matches. */
   pid: number;
   startTime: string;
   /** A directory of the host. */
   source: string;
-  /** The directory within `source` that is mounted; "/" for `source` itself. Links in this path are not followed. */
+  /**
+   * Path within `source` of the directory that is mounted; "/" for `source` itself. Symbolic links are not followed.
+   */
   subpath: string;
-  /** Mount point inside the instance. Missing directories are created; links on the path are not followed. */
+  /** Mount point inside the instance. Missing directories are created. Symbolic links on the path are not followed. */
   target: string;
   readOnly: boolean;
-  /** Host uid and gid of directories that are created for the subpath; null: create none. */
+  /** Host uid and gid of missing directories of `subpath`, which are created; null if none may be created. */
   sourceOwner: number | null;
-  /** Host uid and gid of directories that are created on the path to the target. */
+  /** Host uid and gid of missing directories of `target`, which are created. */
   targetOwner: number;
 }
 
@@ -43,7 +45,10 @@ export interface MountRefusal {
   message: string;
 }
 
-/** `before` is null if the directory under the mount was already sealed. */
+/**
+ * `before` is null if the directory under the mount was already sealed. "gone" means that the instance no longer
+ * exists.
+ */
 export type MountedInto = { mounted: Identity; before: MountPointBefore | null } | MountRefusal | "gone";
 
 export interface DriveUsage {

@@ -2,7 +2,7 @@
 import type { Identity } from "@holdfast/engine";
 import { PorterError } from "./spawner.ts";
 
-/** A process of an instance; used only if its start time matches. */
+/** A process of an instance. It is used only if its start time matches, because its pid may have been reused. */
 export interface ProcessName {
   pid: number;
   startTime: string;

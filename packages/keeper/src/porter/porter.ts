@@ -35,8 +35,8 @@ const JAIL_FD = 3;
 const JAIL_CLOSE_MS = 1_000;
 const STDERR_BYTES = 4_096;
 /**
- * Maximum output of a command: more than the names of all files that CRIU writes for a sandbox with as many processes
- * as possible.
+ * Maximum size of a command's output. The longest output lists all files that CRIU writes for a sandbox with as many
+ * processes as possible, and is smaller than this.
  */
 const OUTPUT_BYTES = 16 * 1_048_576;
 
@@ -65,7 +65,7 @@ interface Overlay {
 }
 
 interface DiskImage {
-  /** The file that contains an ext4 file system. */
+  /** Path of a file with an ext4 file system. */
   image: string;
   target: string;
   /** Mount options of the file system. */
@@ -74,7 +74,7 @@ interface DiskImage {
 
 export interface FileSum {
   size: number;
-  /** Checksum of 16 hex digits. It detects accidental changes. */
+  /** Checksum of 16 hex digits. It detects accidental changes, not forgery. */
   sum: string;
 }
 
@@ -86,7 +86,7 @@ interface TreeCopy {
    * Names of entries in `from`. Each is copied with its content. Hard links between entries are preserved in the copy.
    */
   names: readonly string[];
-  /** Maximum number of bytes that the copies may allocate. Every inode takes at least 4 KiB of it. */
+  /** Maximum number of bytes that the copies may allocate. Every inode counts as at least 4 KiB. */
   maxBytes: number;
   /**
    * Whether to leave out the attributes by which an overlay's upper layer refers to files of its lower layer. Set if
@@ -95,7 +95,10 @@ interface TreeCopy {
   detached?: boolean;
 }
 
-/** The size of the copy, or why the copy failed. After a failure the caller must remove the partial copy. */
+/**
+ * The size of the copy, or why it failed: "gone" if a source is missing, "too_much" if the copy would exceed
+ * `maxBytes`. After a failure the caller must remove the partial copy.
+ */
 type Copied = { bytes: number } | "gone" | "too_much";
 
 export interface KeeperRename {
@@ -114,14 +117,17 @@ export interface PrivateView {
   enter?: string | undefined;
   /** Whether the command gets its own mounts, to which later mounts and unmounts of the host do not propagate. */
   detach?: boolean;
-  /** Paths that are unmounted for the command. */
+  /** Paths that are mounts on the host and are unmounted for the command only. */
   unmount?: readonly string[];
   /**
    * The only file in the command's /run, which is a new tmpfs if this is set. If the file does not exist, /run is
    * empty.
    */
   runFile?: string | undefined;
-  /** If set, the command's /tmp is a new tmpfs. If this path is below /tmp, that directory is the only one in it. */
+  /**
+   * If set, the command's /tmp is a new tmpfs. If this path is a directory below /tmp, the new /tmp contains only that
+   * directory.
+   */
   tmpDir?: string | undefined;
   /** A directory that the command sees at a second path too, including its submounts. */
   bind?: { from: string; to: string } | undefined;
@@ -167,9 +173,9 @@ export class Porter {
   }
 
   /**
-   * Mounts the file system in a file. Does nothing if it is already mounted there. If it is mounted elsewhere, the same
-   * file system becomes visible here too. Returns "gone" if the file does not exist. The loop device is released with
-   * the last mount.
+   * Mounts the file system in the file `image` at `target`. Does nothing if it is already mounted at `target`. If it is
+   * mounted at another path, both paths show the same file system. Returns "gone" if the file does not exist. The loop
+   * device is released when the file system is no longer mounted anywhere.
    */
   async mountDisk({ image, target, options }: DiskImage): Promise<"mounted" | "gone"> {
     const { code } = await this.#run(["disk", image, target, options], this.#deadlineMs, [GONE]);
@@ -182,19 +188,24 @@ export class Porter {
   }
 
   /**
-   * Removes a file or a tree without following links. Refuses if there is a mount inside. Does nothing if the path does
-   * not exist.
+   * Removes a file or a tree without following symbolic links. Fails if a mount lies inside the tree. Does nothing if
+   * the path does not exist.
    */
   async removeTree(path: string): Promise<void> {
     await this.#run(["rmtree", path], this.#slowDeadlineMs);
   }
 
   /**
-   * Copies trees that no process is writing to, with all metadata: holes, links, owners, times, attributes. Follows no
-   * link, enters no mount, and changes nothing in `from` except the access time of symbolic links. Devices are refused,
-   * except an overlay's whiteouts. An overlay's upper and work directories belong in one call; the copies can be
-   * mounted as a separate overlay. Returns "gone" if a name or `from` is missing. To make the copy durable, call
-   * `sync`. After an abort, rejects once nothing is being written any more.
+   * Copies entries of `from`, with everything below them, to `to`. No process may write to them meanwhile. The copies
+   * have the same holes, hard links, owners, modes, times and extended attributes. Follows no symbolic link, enters no
+   * mount, and changes nothing in `from` except the access time of symbolic links. Refuses devices, except the
+   * whiteouts of an overlay.
+   *
+   * The upper and work directories of an overlay must be copied in one call. Their copies can then be mounted as a
+   * separate overlay.
+   *
+   * Returns "gone" if `from` or one of the entries is missing, and "too_much" if the copies would exceed `maxBytes`.
+   * The copies are durable only after `sync`. After an abort, rejects once nothing is being written any more.
    */
   async copy(
     { from, to, names, maxBytes, detached = false }: TreeCopy,
@@ -220,18 +231,19 @@ export class Porter {
   }
 
   /**
-   * Asks the file system to place entries of this directory far apart, if it supports that. This affects only speed.
+   * Asks the file system to place the directories in this one far apart. Only affects speed. Does nothing if the file
+   * system does not support it.
    */
   async spread(directory: string): Promise<void> {
     await this.#run(["spread", directory], this.#deadlineMs);
   }
 
   /**
-   * Mounts a directory of the host in a running instance and seals the directory beneath the mount: that directory then
+   * Mounts a directory of the host in a running instance. Seals the directory beneath the mount: that directory then
    * belongs to the host's root and has no write permission, so that writes to it fail if the mount is ever missing. The
-   * mount is visible inside the instance before this resolves. Does nothing if the directory of the host is already
-   * mounted at the target. If the mount is refused or fails, the target is unchanged, but missing parent directories
-   * may have been created.
+   * mount is visible inside the instance before the promise resolves. Does nothing if the directory of the host is
+   * already mounted at the target. If the mount is refused or fails, the target is unchanged, but missing parent
+   * directories may have been created.
    */
   async mountInto(order: MountInto): Promise<MountedInto> {
     const { pid, startTime, source, subpath, target, readOnly, sourceOwner, targetOwner } = order;
@@ -244,8 +256,8 @@ export class Porter {
   }
 
   /**
-   * Unmounts everything at a path inside an instance, lazily if it is busy, and restores the owner and mode of the
-   * directory beneath. Does nothing if nothing is mounted.
+   * Unmounts everything at a path inside an instance, and restores the owner and mode of the directory beneath. A busy
+   * mount is detached. Does nothing if nothing is mounted.
    */
   async unmountFrom(order: {
     pid: number;
@@ -258,7 +270,7 @@ export class Porter {
   }
 
   /**
-   * Gives a directory that `mountInto` has sealed its earlier owner and mode (`before`) again. Works without a running
+   * Restores the owner and mode (`before`) of a directory that `mountInto` has sealed. Works without a running
    * instance: `root` is the directory on the host that contains the path. Does nothing if there is no directory at the
    * path or if the directory is not sealed.
    */
@@ -278,8 +290,8 @@ export class Porter {
   }
 
   /**
-   * Makes an existing directory the root of a drive. If the file system has ACLs, uid 0 and uid 1000 of the id map can
-   * both write everything that either of them creates, as far as the mode at creation permits.
+   * Makes an existing directory the root of a drive. If the file system has ACLs, both users of a sandbox (uids 0 and
+   * 1000 of the id map) can write everything that either of them creates, as far as the mode at creation permits.
    */
   async makeDriveRoot(order: { path: string; idBase: number; owner: number }): Promise<void> {
     const args = ["drive-root", order.path, String(order.idBase), String(order.owner)];
@@ -287,17 +299,17 @@ export class Porter {
   }
 
   /**
-   * Returns the number of bytes that a tree without its mounts occupies on disk, and its number of files, not counting
-   * directories.
+   * Returns the number of bytes that a tree occupies on disk, and its number of files without directories. Mounts
+   * inside the tree do not count.
    */
   async usage(path: string, signal: AbortSignal): Promise<DriveUsage> {
     return readUsage((await this.#run(["usage", path], this.#slowDeadlineMs, [], signal)).output);
   }
 
   /**
-   * Mounts the root of a running instance on the host again, by cloning the mount that the instance still has. After an
-   * overlay was unmounted on the host there is no other way. An existing mount at the target stays below the new one.
-   * Does nothing if the root is already mounted.
+   * Mounts the root of a running instance on the host again, by cloning the mount that the instance still has. This is
+   * the only way after an overlay was unmounted on the host. An existing mount at the target stays below the new one.
+   * Does nothing if the root is already mounted at the target.
    */
   async remount(order: ProcessName & { target: string }): Promise<Identity | "gone"> {
     const args = ["remount", String(order.pid), order.startTime, order.target];
@@ -307,7 +319,7 @@ export class Porter {
 
   /**
    * Returns the command lines and exec ids of processes, by pid. Processes that no longer exist are skipped. If a
-   * process hangs, the signal ends the wait.
+   * process hangs, only the signal or the deadline ends the wait.
    */
   async commandLines(
     processes: readonly ProcessName[],
@@ -329,8 +341,8 @@ export class Porter {
   }
 
   /**
-   * Returns the argv that runs a command with a changed view of the host. The command gets its own mount namespace if
-   * the view requires one.
+   * Returns the argv that runs a command with a changed view of the host. If the view differs in mounts, the command
+   * gets its own mount namespace.
    */
   privateArgv(argv: readonly string[], view: PrivateView): string[] {
     const option = (name: string, ...values: (string | undefined)[]) =>
@@ -346,7 +358,10 @@ export class Porter {
     return [this.#binary, "private", ...options, "--", ...argv];
   }
 
-  /** Path of the action script for CRIU. `criu-argv.ts` documents the environment that the script expects. */
+  /**
+   * Path of the program that CRIU calls at each stage of a restore. `criu-argv.ts` documents the environment that the
+   * program expects.
+   */
   get actionScript(): string {
     return this.#binary;
   }
@@ -366,8 +381,8 @@ export class Porter {
 
   /**
    * Serves the files below `root` from a process that can see nothing else. Ids are those of the id map: uid 0 is the
-   * host's `idBase`. With hidden directories, the jail is read-only and refuses paths in them. The signal applies only
-   * to opening the jail. The jail then lives until it is closed or this process ends.
+   * host's `idBase`. If `hidden` names directories, the jail is read-only and refuses paths in them. The signal applies
+   * only to opening the jail. The jail then lives until it is closed or this process ends.
    */
   async openJail(
     root: string,
@@ -393,7 +408,7 @@ export class Porter {
     return Object.assign(new Files(channel), { close });
   }
 
-  /** Runs one operation. Exit code 0 and the given exit codes are successes. */
+  /** Runs one command of the porter. Rejects if it exits with a code that is neither 0 nor one of `fine`. */
   async #run(
     args: readonly string[],
     deadlineMs: number,
@@ -430,7 +445,7 @@ const ownerArg = (owner: number | null): string => (owner === null ? "-" : Strin
 
 const asLine = (text: string): string => text.trim().replaceAll(/\s*\n\s*/g, "; ");
 
-/** Collects the first lines of a child's stderr, joined into one line. */
+/** Collects the first STDERR_BYTES of a child's stderr. The returned function returns them joined into one line. */
 function collectStderr(child: ChildProcess): () => string {
   let text = "";
   child.stderr?.setEncoding("utf8").on("data", (chunk: string) => {
@@ -450,7 +465,10 @@ function readSums(output: string): Map<string, FileSum> {
   return sums;
 }
 
-/** Waits for a child's end, and kills it after `graceMs`. Stops waiting if the child still does not end. */
+/**
+ * Waits for a child's end, and kills it after `graceMs`. If the child still does not end, stops waiting after
+ * JAIL_CLOSE_MS more.
+ */
 function ended(child: ChildProcess, graceMs: number): Promise<void> {
   return new Promise((resolve) => {
     if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return resolve();

@@ -27,12 +27,13 @@ export interface HelperOrder {
   /** The file used as stdin, stdout and stderr. Default: the null device. */
   stdio?: string;
   /**
-   * How many bytes of stdout or stderr are returned instead of going to `stdio`. Further bytes are read and discarded.
+   * How many bytes of stdout and stderr are returned. A stream with a number does not go to `stdio`, and its further
+   * bytes are discarded.
    */
   keep?: { stdout?: number; stderr?: number };
   /**
-   * Whether the helper ends with the spawner, which in turn ends with this process. Set for helpers that could not be
-   * found again later.
+   * Whether the helper is killed when the spawner ends, which in turn ends with this process. Set for helpers that no
+   * later process could find again.
    */
   isTied?: boolean;
 }
@@ -50,8 +51,8 @@ const LINK_FD = 3;
 const KILL_WAIT_MS = 2_000;
 const GONE_POLL_MS = 2;
 /**
- * The spawner acknowledges each request at once. After two such intervals without an answer, the spawner is regarded as
- * lost.
+ * Interval between two checks for answers of the spawner. The spawner acknowledges each request at once, so it is
+ * regarded as lost after two intervals without an answer to an unacknowledged request.
  */
 const SILENCE_MS = 2_500;
 
@@ -68,7 +69,7 @@ const NOT_STARTED = 2;
 interface Helper {
   name: string;
   isTied: boolean;
-  /** Process id of the helper; 0 until it is known. */
+  /** Pid of the helper; 0 until the spawner has reported it. */
   pid: number;
   kept: [stdout: Buffer[], stderr: Buffer[]];
   resolve: (end: HelperEnd) => void;
@@ -77,9 +78,11 @@ interface Helper {
 
 /**
  * Starts helpers through a small dedicated process (`porter spawn`), because forking this process would block it for
- * milliseconds. The spawner is started with the first request, and again whenever it is lost. When it is lost, the
- * calls for helpers in progress fail; the callers find helpers that still run in the same way as after a restart of the
- * server. A spawner never keeps this process alive. It ends with this process or when it is closed.
+ * milliseconds. The spawner is started with the first request, and again with the first request after it was lost.
+ *
+ * When the spawner is lost, the calls for helpers in progress fail, but helpers that are not tied keep running. Callers
+ * must find them in the same way as after a restart of the server. A spawner never keeps this process alive. It ends
+ * with this process or when it is closed.
  */
 export class Spawner {
   readonly #binary: string;
@@ -95,9 +98,10 @@ export class Spawner {
   }
 
   /**
-   * Runs a helper to its end, in its own session. When the signal is aborted, the whole session is killed, and the
-   * promise rejects with the signal's reason once the helper has ended. Processes that have left the session keep
-   * running. Processes that a helper leaves behind are not awaited.
+   * Runs a helper in its own session, and resolves when the helper has ended. When the signal is aborted, the whole
+   * session is killed, and the promise rejects with the signal's reason once the helper has ended, at the latest after
+   * KILL_WAIT_MS. Processes that the helper has started are not awaited. Those that have left the session are not
+   * killed either.
    */
   async run(order: HelperOrder, signal: AbortSignal): Promise<HelperEnd> {
     signal.throwIfAborted();
@@ -129,7 +133,7 @@ class SpawnerLine {
     this.#child = spawn(binary, ["spawn"], { stdio: ["ignore", "ignore", "ignore", "pipe"], env: {} });
     this.#child.unref();
     this.#child.on("error", (error) => this.#end(`the spawner can't be run: ${error.message}`));
-    // The child has no socket if this process had no free descriptor for one when it started the child.
+    // If this process has no free descriptor, `spawn` returns a child without a socket.
     this.#socket = (this.#child.stdio?.[LINK_FD] as Socket | undefined) ?? null;
     this.#socket?.unref();
     this.#socket?.on("error", () => {});
@@ -204,8 +208,8 @@ class SpawnerLine {
   }
 
   /**
-   * Detects a spawner that was stopped, for which all callers would wait forever. Silence is checked twice: if this
-   * process itself was stopped, the first timer may fire before the received answers are read.
+   * Detects a spawner that was stopped by a signal and would make all callers wait forever. Silence is checked twice:
+   * if this process itself was stopped, the first timer may fire before the answers that have arrived are read.
    */
   #watchSilence(isSecond = false): void {
     clearTimeout(this.#silence);
@@ -279,8 +283,8 @@ class SpawnerLine {
 }
 
 /**
- * Rejects a helper's promise. If the helper is tied, first waits a limited time for the helper to end: it may be in the
- * middle of a mount, and ends only when the mount is done.
+ * Rejects a helper's promise. If the helper is tied, first waits for it to end, but only for a limited time: a helper
+ * that was killed in the middle of a mount ends only when the mount is done.
  */
 async function fail({ name, isTied, pid, reject }: Helper, why: string): Promise<void> {
   for (const end = Date.now() + KILL_WAIT_MS; isTied && isThere(pid) && Date.now() < end; )

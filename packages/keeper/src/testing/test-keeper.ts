@@ -38,8 +38,8 @@ export const temporary = (): string => mkdtempSync(join(tmpdir(), "holdfast-test
 export const removeAll = (path: string): void => rmSync(path, { recursive: true, force: true });
 
 /**
- * Returns whether any thread of a process is alive. A process whose first thread has ended looks dead although other
- * threads run.
+ * Returns whether any thread of a process is alive. By its state alone, a process whose first thread has ended looks
+ * dead although other threads run.
  */
 export const isAlive = (pid: number): boolean => {
   try {
@@ -120,8 +120,8 @@ export class TestKeeper {
   }
 
   /**
-   * Kills the commands of a killed keeper. When PID 1 of a sandbox is killed, its commands die too; when an ordinary
-   * process is killed, they keep running.
+   * Kills the commands that a killed keeper leaves behind. When PID 1 of a sandbox is killed, the kernel kills its
+   * commands too, but this keeper is an ordinary process.
    */
   #killCommands(): void {
     for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
@@ -166,7 +166,8 @@ export function nextEnd(link: Link, id: ExecId): Promise<KeeperExec> {
     link.closed.then((why) => reject(new Error(why)));
     setTimeout(() => reject(new Error(`exec ${id} did not end`)), 20_000).unref();
   });
-  // A test that closes the link before it waits for the end must not fail by an unhandled rejection.
+  // A test may close the link before it waits for the end. Without this handler the rejection would be unhandled and
+  // fail the test.
   end.catch(() => undefined);
   return end;
 }

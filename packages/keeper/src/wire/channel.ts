@@ -7,12 +7,16 @@ import { readRefusal } from "./refusal.ts";
 import type { Lane, RequestSpec } from "./request.ts";
 import { FrameSplitter, type Reader, WireError, Writer } from "./wire.ts";
 
-/** A lane sends a request only while fewer requests than this are in flight. The peer stops reading at 256. */
+/**
+ * For each lane, the number of requests in flight at which it sends no further request. The numbers count requests of
+ * all lanes. The peer stops reading at 256.
+ */
 const IN_FLIGHT_LIMIT: Record<Lane, number> = { urgent: 256, normal: 240, patient: 192 };
-/** Maximum number of requests that wait in each lane. */
+/** Maximum number of requests that wait in one lane. */
 const WAITING_LIMIT = 1_024;
 /**
- * While more than this many bytes are gathered for the socket, requests wait. They also wait while the socket is full.
+ * While at least this many bytes are gathered for the socket, further requests wait. They also wait while the socket is
+ * full.
  */
 const GATHERED_LIMIT = 1_048_576;
 const LAST_ID = 0xffff_ffff;
@@ -22,15 +26,13 @@ interface ChannelOptions extends HeartbeatOptions {
   onEvent(type: number, payload: Reader): void;
 }
 
-/** A request as the channel sees it, independent of the type of its answer. */
+/** A request as the channel sees it, whatever the type of its answer. */
 interface Pending {
   readonly type: number;
   readonly lane: Lane;
-  /** Number of the flush that sends the request; 0 while the request waits. */
+  /** Number of the write to the socket that contains the request; 0 while the request waits. */
   batch: number;
-  /**
-   * Whether the caller has aborted. The request is still in flight until its answer arrives, but the answer is dropped.
-   */
+  /** Whether the caller has aborted the request. It still counts as in flight until its answer arrives. */
   forgotten: boolean;
   encode(out: Writer): void;
   accept(payload: Reader): void;
@@ -71,7 +73,10 @@ class Request<Answer> implements Pending {
     this.#spec.encode(out);
   }
 
-  /** Handles the abort event. The request itself is the listener, which saves a closure. */
+  /**
+   * Called when the caller's signal aborts. The request itself is the signal's listener, which saves a closure per
+   * request.
+   */
   handleEvent(): void {
     this.forgotten = true;
     this.fail(this.#signal?.reason);
@@ -97,12 +102,12 @@ class Request<Answer> implements Pending {
 }
 
 /**
- * Many requests over one socket. Each is settled exactly once: with the peer's answer or refusal, with the reason of
- * the caller's signal, or with `LinkLost` when the socket ends, is silent or breaks the protocol. `dispatched` is "no"
- * only for requests of which no byte was given to the socket.
+ * Sends many requests over one socket. Each request is settled exactly once: with the peer's answer or refusal, with
+ * the reason of the caller's signal, or with `LinkLost` when the socket ends, is silent or breaks the protocol. The
+ * field `dispatched` of `LinkLost` is "no" only if no byte of the request was given to the socket.
  *
- * Requests made in one turn of the event loop leave in one write. While the socket is full or too many are in flight, a
- * bounded number of requests waits in order; further ones are refused with `limit`.
+ * Requests made in one turn of the event loop are sent in one write. While the socket is full or too many requests are
+ * in flight, a limited number of requests waits in order; further ones are refused with `limit`.
  */
 export class Channel {
   /** Resolves once, with a sentence that says why the channel closed. */
@@ -148,7 +153,7 @@ export class Channel {
     return this.#heartbeat.lastReceivedAt;
   }
 
-  /** Starts to ping the peer, which has answered the hello. */
+  /** Starts to ping the peer. Called once the peer has answered the hello. */
   greeted(): void {
     this.#heartbeat.start();
   }

@@ -6,11 +6,11 @@ import { nothing, oneOf, type RequestSpec, request } from "./request.ts";
 import { type Reader, WireError, type Writer } from "./wire.ts";
 
 const STATES = ["running", "exited", "timed_out", "cancelled"] as const;
-/** Size of an encoded Exec with empty strings. */
+/** Minimum size of an encoded exec, in which all strings are empty. */
 const SMALLEST_EXEC = 57;
 const POLICIES: Record<SupervisePolicy["on"], number> = { failure: 1, always: 2 };
 const SUPERVISED_STATES = ["running", "waiting", "done", "stopped", "given_up"] as const;
-/** Size of an encoded supervised run with an empty id. */
+/** Minimum size of an encoded supervised run, in which the id is empty. */
 const SMALLEST_SUPERVISED = 17;
 
 function readExecId(from: Reader): ExecId {
@@ -119,8 +119,8 @@ export const writeStdin = (id: ExecId, chunk: { offset: number; data: Uint8Array
       out.flag(chunk.end);
       out.data([chunk.data]);
     },
-    // The answer is a position in the whole of stdin, because after a repeated chunk stdin may already be past the
-    // chunk's end.
+    // The answer is a position in the whole of stdin and not in the chunk: if the chunk was sent before, stdin may
+    // already be past the chunk's end.
     (from) => ({ accepted: from.u64() }),
   );
 

@@ -4,13 +4,13 @@ import { REQUEST } from "./protocol.ts";
 import { nothing, oneOf, type RequestSpec, request } from "./request.ts";
 import { type Reader, WireError } from "./wire.ts";
 
-/** Stands for a mode or an owner that the peer chooses. */
+/** Value of a mode, uid or gid that the peer shall choose. */
 const UNSET = 0xffff_ffff;
 const DIRECTORY_MODE = 0o755;
-/** Size of an encoded directory entry with empty strings. */
+/** Minimum size of an encoded directory entry, in which all strings are empty. */
 const SMALLEST_ENTRY = 53;
 const CHANGE_KINDS: readonly FileChange["kind"][] = ["created", "modified", "removed", "overflow"];
-/** Size of an encoded change of the watched path itself, whose relative path is empty. */
+/** Minimum size of an encoded change, in which the relative path is empty. */
 const SMALLEST_CHANGE = 6;
 
 export function readStat(from: Reader): Stat {
@@ -72,7 +72,7 @@ export const createFile = (path: string, options: WriteOptions): RequestSpec<{ h
     (from) => ({ handle: from.u32() }),
   );
 
-/** Writes to a file. The answer is the size of the file after the write. */
+/** Writes at the end of what was written so far. The answer is the size of the file after the write. */
 export const writeFile = (handle: number, data: readonly Uint8Array[]): RequestSpec<number> =>
   request(
     REQUEST.fileWrite,
@@ -235,7 +235,9 @@ export const openWatch = (path: string, recursive: boolean): RequestSpec<{ watch
     (from) => ({ watch: from.u32() }),
   );
 
-/** A change. Its path is relative to the watched path, and empty for the watched path itself. */
+/**
+ * A change of a file or directory. Its path is relative to the watched path; an empty path is the watched path itself.
+ */
 export interface Change {
   kind: FileChange["kind"];
   directory: boolean;
@@ -248,7 +250,7 @@ interface WatchSlice {
   changes: Change[];
 }
 
-/** Reads changes. The answer comes as soon as there are changes; after the wait it comes without any. */
+/** Reads changes. If there are none, the answer waits for the first change, at most `waitMs`, and is then empty. */
 export const readWatch = (watch: number, order: { max: number; waitMs: number }): RequestSpec<WatchSlice> =>
   request(
     REQUEST.watchRead,

@@ -1,4 +1,4 @@
-/** Size of a frame that carries as much output as one read requests. */
+/** Size of a frame with the maximum amount of output that this process requests in one read. */
 const FRAME_BYTES = 262_144 + 4_096;
 const SPARES_MAX = 16;
 
@@ -7,8 +7,9 @@ const spares: ArrayBufferLike[] = [];
 const isLarge = (size: number): boolean => size > FRAME_BYTES / 2 && size <= FRAME_BYTES;
 
 /**
- * Returns memory for a frame. Frames full of output reuse released memory. Otherwise a stream at full speed would
- * allocate memory for all its data, and garbage collection would take as long as the stream.
+ * Returns memory for a frame. Frames full of output get memory that was released by earlier ones. Otherwise a fast
+ * stream would allocate new memory for all its data, and collecting that garbage would take as much time as the
+ * transfer itself.
  */
 export function frameMemory(size: number): Buffer {
   if (!isLarge(size)) return Buffer.allocUnsafeSlow(size);

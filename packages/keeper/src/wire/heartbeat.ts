@@ -1,13 +1,13 @@
 /**
- * If a timer fires later than planned by this much, this process was not running. The silence then says nothing about
- * the peer.
+ * If a timer fires later than planned by this much, this process was stopped meanwhile. Silence during that time says
+ * nothing about the peer.
  */
 const STALL_MS = 1_000;
 
 export interface HeartbeatOptions {
   /** Interval between pings. */
   heartbeatMs: number;
-  /** A link that has received nothing for this long is dead. */
+  /** Time without received bytes after which a link is dead. */
   deadMs: number;
   /** Current time in milliseconds since the epoch, for `lastReceivedAt`. */
   now(): number;
@@ -22,8 +22,8 @@ interface Effects {
 /**
  * Decides whether a link is alive. A frozen peer or a disconnected host never sends a FIN, so silence is the only sign.
  * Silence is measured by the monotonic clock, and only while this process could have received something: after this
- * process was stopped, it pings once more before it decides. A link dies after `deadMs` of silence even if no ping
- * could be sent, because the silence is measured from the start of the link.
+ * process was stopped, it pings once more before it decides. Silence is measured from the start of the link, so a link
+ * also dies after `deadMs` if no ping could be sent.
  */
 export class Heartbeat {
   lastReceivedAt: number;
@@ -43,7 +43,9 @@ export class Heartbeat {
     this.#schedule(this.#heardAt);
   }
 
-  /** Starts the pings. Before that the peer is not pinged, but must already answer within `deadMs`. */
+  /**
+   * Starts the pings. Before that no ping is sent, but a peer that sends nothing for `deadMs` is regarded as dead too.
+   */
   start(): void {
     this.#beating = false;
   }

@@ -20,7 +20,7 @@ export interface Welcome {
 }
 
 const BOOT_ID = /^[0-9a-f]{32}$/;
-/** Size of an encoded process with empty strings. */
+/** Minimum size of an encoded process, in which all strings are empty. */
 const SMALLEST_PROCESS = 41;
 
 /** The answer to a hello. If the protocol versions differ, only the version number in it is reliable. */
@@ -56,7 +56,7 @@ export const hello = (greeting: Greeting): RequestSpec<HelloAnswer> =>
     "urgent",
   );
 
-/** Connects to a port. The answer comes once the port has accepted or refused. */
+/** Connects to a port. The answer comes once the port has accepted or refused the connection. */
 export const dial = (greeting: Greeting, port: number): RequestSpec<HelloAnswer> =>
   request(
     REQUEST.dial,
@@ -79,8 +79,8 @@ export const ping = (nonce: number): RequestSpec<void> =>
   );
 
 /**
- * Makes the keeper end its sandbox after this time, unless a link is up then. Pauses and standby do not count; 0 removes
- * the deadline.
+ * Sets a deadline in milliseconds from now; 0 removes it. If no link is up when it has passed, the keeper ends its
+ * sandbox. Pauses and standby do not count.
  */
 export const deadline = (remainingMs: number): RequestSpec<void> =>
   request(

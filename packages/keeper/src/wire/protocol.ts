@@ -4,9 +4,12 @@ import type { KeeperRefusal } from "@holdfast/engine";
 export const PROTOCOL = 2;
 
 export const HEADER_BYTES = 12;
-/** Maximum value of a frame's size field. */
+/** Maximum value of a frame's size field, which counts the bytes after that field. */
 export const FRAME_LIMIT = 1_048_576 + 4_096;
-/** Maximum amount of file or stdin data in one frame. */
+/**
+ * Maximum number of bytes of file content or stdin input in one frame. The frame itself may be larger, by its header
+ * and other fields.
+ */
 export const DATA_LIMIT = 1_048_576;
 
 export const ANSWER = 0x8000;

@@ -14,7 +14,7 @@ const TWO_TO_32 = 0x1_0000_0000;
 
 /**
  * Reads fields from a buffer. All data from a keeper is untrusted: every length is checked against the available bytes
- * before it is used. The caller may keep the results, because bytes are copied out of a shared buffer.
+ * before it is used. The caller may keep all results: bytes are copied if the buffer will be overwritten.
  */
 export class Reader {
   #buffer: Buffer = Buffer.alloc(0);
@@ -27,7 +27,7 @@ export class Reader {
     return new Reader().aim(buffer, 0, buffer.length, false);
   }
 
-  /** Sets the range to read. If `shared` is true, the buffer is overwritten after the reading. */
+  /** Sets the range to read. If `shared` is true, the buffer is overwritten later, so bytes are copied out of it. */
   aim(buffer: Buffer, start: number, end: number, shared: boolean): this {
     this.#buffer = buffer;
     this.#at = start;
@@ -110,12 +110,12 @@ export class Reader {
 }
 
 const SCRATCH_BYTES = 4_096;
-/** Data of at least this size goes to the socket directly and is not copied to the scratch buffer. */
+/** Data of at least this size is given to the socket directly and is not copied to the scratch buffer. */
 const BULK_BYTES = 16_384;
 
 /**
- * Gathers frames until the socket takes them. For a frame that cannot be sent (a NUL in a string, too large) it throws
- * the refusal that the keeper would give, and keeps the other frames.
+ * Gathers frames until the socket takes them. If a frame cannot be sent (a NUL in a string, too large), throws the
+ * refusal with which the keeper would answer it, and keeps the other frames.
  */
 export class Writer {
   #scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
@@ -124,7 +124,7 @@ export class Writer {
   #partBytes = 0;
   /** Start of the current frame in the scratch buffer. */
   #start = 0;
-  /** Bulk data of the current frame. */
+  /** Data of the current frame that is not copied to the scratch buffer, because it has at least BULK_BYTES. */
   #bulk: readonly Uint8Array[] = [];
   #bulkBytes = 0;
 
@@ -152,7 +152,10 @@ export class Writer {
     this.#cut();
   }
 
-  /** If the frame has bulk data, adds the content of the scratch buffer and then the bulk data to the parts. */
+  /**
+   * If the current frame has bulk data, moves the content of the scratch buffer to the parts, followed by the bulk
+   * data.
+   */
   #cut(): void {
     if (this.#bulkBytes === 0) return;
     this.#parts.push(Buffer.from(this.#scratch.subarray(0, this.#at)), ...this.#bulk);
@@ -247,8 +250,9 @@ const malformed = (why: string) => new KeeperRefusal("malformed", why);
 type OnFrame = (id: number, type: number, payload: Reader) => void;
 
 /**
- * Finds the frames in a stream. A frame that is completely in one chunk is read in place. Any other frame is gathered
- * in a buffer of its size. Every byte is therefore copied at most once, however the stream is split.
+ * Finds the frames in a stream of bytes. A frame that is completely in one chunk is read in place. Any other frame is
+ * gathered in a buffer of its size. Every byte is therefore copied at most once, however the stream is split into
+ * chunks.
  */
 export class FrameSplitter {
   readonly #reader = new Reader();
@@ -262,7 +266,7 @@ export class FrameSplitter {
     this.#onFrame = onFrame;
   }
 
-  /** Processes a chunk. If `shared` is true, the chunk's memory is reused after this call. */
+  /** Processes a chunk. If `shared` is true, the chunk's memory is overwritten after this call. */
   feed(chunk: Buffer, shared: boolean): void {
     let at = 0;
     while (at < chunk.length) {
@@ -273,8 +277,8 @@ export class FrameSplitter {
   }
 
   /**
-   * Reads a frame that is completely in the chunk. Called at the start of a frame, when at least its size field is
-   * available.
+   * Reads a frame in place if it is completely in the chunk; otherwise begins to gather it. Called at the start of a
+   * frame, when at least its size field is in the chunk. Returns how many bytes of the chunk were used.
    */
   #whole(chunk: Buffer, at: number, shared: boolean): number {
     const size = checkedSize(chunk.readUInt32LE(at));
