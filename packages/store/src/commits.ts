@@ -108,8 +108,8 @@ function relaxed(database: DatabaseSync, transaction: Write): Write {
 }
 
 /**
- * Retries a transaction once if it failed on a full disk and space could be freed. Nothing of the first attempt was
- * stored.
+ * Retries a transaction once if it failed on a full disk and space could be freed. The failed attempt stored nothing,
+ * so nothing is written twice.
  */
 function makingRoom(transaction: Write, makeRoom: () => boolean): Write {
   return (commits) => {
@@ -130,8 +130,8 @@ function createTransaction(database: DatabaseSync, write: (commit: Commit) => vo
     try {
       write(one);
     } catch (error) {
-      // A full or failing disk affects all commits, so the whole transaction is rolled back and none of them is
-      // written.
+      // An error that ended the transaction or came from a full disk affects all commits: the whole transaction fails,
+      // and none of them is written.
       if (!database.isTransaction || isFull(error)) throw error;
       rollbackToSave.run();
       release.run();

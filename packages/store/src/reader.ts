@@ -431,7 +431,8 @@ function execPage(
     .orderBy("position", "desc")
     .limit(count);
   if (before !== undefined) query = query.where("position", "<", before);
-  // The id of a run is the process's id, a hyphen and a number, so all ids of runs are between these two texts.
+  // The id of a run is the process's id, a hyphen and a number. The dot is the next character after the hyphen, so the
+  // ids of all runs are between these two texts.
   if (of !== undefined) query = query.where("id", ">", `${of}-`).where("id", "<", `${of}.`);
   return query.execute();
 }

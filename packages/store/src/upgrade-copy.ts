@@ -28,8 +28,8 @@ const COPIES_MAX = 3;
 const LEFT_FREE_BYTES = 32 * 1_048_576;
 
 /**
- * Copies the database before its schema is upgraded. The copy is complete and on disk under its final name when this
- * returns. Throws `NoRoomForCopy` if the disk has no room for it.
+ * Copies the database before its schema is upgraded. Resolves when the copy is complete and on disk under its final
+ * name. Rejects with `NoRoomForCopy` if the disk has no room for it.
  */
 export async function keepCopy(
   database: DatabaseSync,

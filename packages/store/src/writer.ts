@@ -187,8 +187,8 @@ function forgetExec(statements: Statements, id: ExecId): void {
 }
 
 /**
- * Stores the idempotency key of a record. This must come before the record itself, so that a repeated request is
- * reported as a repetition and not as a name conflict.
+ * Stores the idempotency key of a record. Must be called before the record itself is stored, so that a repeated request
+ * is reported as a repetition and not as a name conflict.
  */
 function claimKey(
   statements: Statements,

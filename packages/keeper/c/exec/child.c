@@ -243,7 +243,7 @@ static void enter(const struct child_order *order, const struct user *user) {
   if (chdir(cwd) < 0) fail(CHILD_CWD, cwd, reason(errno));
 }
 
-/* Executes the program. If it is a text file without an interpreter line, runs it with the shell, as is usual. */
+/* Executes the program. If it is a text file without an interpreter line, runs it with /bin/sh, as shells do. */
 static void execute(const char *path, char **argv, size_t count, char **env) {
   execve(path, argv, env);
   if (errno != ENOEXEC) return;
@@ -261,7 +261,10 @@ static bool is_absence(int error) {
   return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ENODEV || error == ESTALE;
 }
 
-/* Tries every directory of PATH. If none has the program, returns the most specific error. */
+/*
+ * Executes the program from the first directory of PATH that has it. Returns only if that fails: EACCES if a file was
+ * found but may not be executed, ENOENT if none was found, otherwise the errno of the failure.
+ */
 static int search(char **argv, size_t count, char **env) {
   const char *path = env_get(env, "PATH");
   if (!path) path = DEFAULT_PATH;

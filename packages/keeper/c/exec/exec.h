@@ -127,7 +127,10 @@ struct exec *exec_find(struct slice id);
 struct exec *exec_by_serial(uint64_t serial);
 /* Calls `each` for every known exec. */
 void execs_each(void (*each)(struct exec *exec, void *context), void *context);
-/* Returns the first exec of the list of those that run, are being killed, or wait for a reader. */
+/*
+ * Returns the first active exec: one that runs, is being killed, waits for a reader, or has a leader that is not reaped
+ * yet. The other active execs follow through `next_active`.
+ */
 struct exec *execs_active(void);
 uint32_t execs_known(void);
 
@@ -175,7 +178,7 @@ void exec_output_drain(struct server *server, struct exec *exec);
  * floor and end. While held output fills the journal up to its cap, further output stays in the command's pipes.
  */
 void exec_output_hold(struct server *server, struct exec *exec, uint64_t cursor, uint64_t lease_ms);
-/* If the command waits for a reader and need not wait any longer, continues to read its output. */
+/* Continues to read the output of a command that waited for a reader, if it need not wait any longer. */
 void exec_output_advance(struct server *server, struct exec *exec);
 /* Returns whether all output was read up to the end of stdout and stderr. */
 bool exec_output_done(const struct exec *exec);

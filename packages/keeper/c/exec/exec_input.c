@@ -39,8 +39,8 @@ static size_t write_some(struct exec *exec, const uint8_t *data, size_t size) {
 }
 
 /*
- * Ends stdin: a pipe by closing it, a terminal by typing its end-of-file character. Returns false if the terminal does
- * not accept it yet.
+ * Ends stdin. A pipe is closed. To a terminal the end-of-file character is written. Returns false if the terminal has
+ * no room for the character yet.
  */
 static bool finish(struct exec *exec) {
   uint8_t typed[2];

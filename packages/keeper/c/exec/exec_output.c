@@ -130,7 +130,10 @@ void exec_output_advance(struct server *server, struct exec *exec) {
     return;
   }
   exec->waits_for_reader = !watch(server, &exec->stdout_pipe.source) || !watch(server, &exec->stderr_pipe.source);
-  /* If the kernel has no memory to watch the pipes, tries again a little later. */
+  /*
+   * If the kernel had no memory to watch the pipes, the command still waits, and the next attempt follows after
+   * WATCH_RETRY_MS.
+   */
   if (exec->waits_for_reader) server_due(server, server->lived_ms + WATCH_RETRY_MS);
 }
 

@@ -17,7 +17,7 @@ struct restart_policy {
   uint32_t backoff_ms;
 };
 
-/* Starts the first run of a supervised command. No known exec may have its id. */
+/* Starts the first run of a supervised command. Its id must not be the id of a known exec. */
 struct outcome supervise_start(struct server *server, const struct exec_order *order,
                                const struct restart_policy *policy, struct exec **exec);
 /* Returns whether the exec is the last run of a supervised command that has not ended. */

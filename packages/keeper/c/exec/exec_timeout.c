@@ -1,6 +1,6 @@
 /*
- * Timeouts of commands. The keeper enforces them itself, so that they fire while no server runs. They count lived time:
- * neither a pause nor standby uses a timeout up.
+ * Timeouts of commands. The keeper enforces them itself, so that they fire even while no server runs. Timeouts count
+ * lived time, which excludes pauses and standby.
  */
 #include "exec/exec.h"
 

@@ -142,7 +142,7 @@ static int walk_down(const struct file_rules *rules, char *path, const struct ow
   return dir;
 }
 
-/* Checks that the place is not reserved, so that requests may use it. */
+/* Refuses a place that is reserved for the keeper. */
 static struct outcome admit(const struct file_rules *rules, struct place *place) {
   if (!rules->reserve) return answered();
   struct statx stat;

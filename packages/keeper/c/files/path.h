@@ -7,7 +7,7 @@
 
 #include "loop/server.h"
 
-/* The place to which a path leads, whether or not it exists: an open directory and a name in it. */
+/* The place to which a path leads: an open directory and a name in it. An entry of that name need not exist. */
 struct place {
   int dir;
   char name[NAME_MAX + 1];
@@ -36,7 +36,7 @@ void place_close(struct place *place);
 /* Creates one directory with exactly this owner and mode. Returns 0, or -1 with errno. */
 int make_directory(int dir, const char *name, const struct owner *owner, uint32_t mode);
 
-/* Stats an open descriptor. Refuses paths that belong to the keeper. */
+/* Stats an open descriptor. Refuses files that are reserved for the keeper. */
 struct outcome stat_open(const struct file_rules *rules, int fd, struct statx *stat);
 /*
  * Opens the place and stats the result. If the last component is a symbolic link, it is followed unless `flags`

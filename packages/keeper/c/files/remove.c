@@ -18,8 +18,8 @@ struct sweep {
   const struct file_rules *rules;
   int top;
   /*
-   * A number that is part of the names of directories that were moved to the top of the tree. It starts at a random
-   * value, so that no process can occupy all of the names.
+   * A directory that is moved to the top of the tree gets this number as part of its name. The number starts at a
+   * random value, so that no process can occupy all possible names.
    */
   uint64_t moved;
   int error;

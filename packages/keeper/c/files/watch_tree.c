@@ -450,7 +450,10 @@ static void scan_end(struct watches *all) {
 static void scan_begin(struct watches *all) {
   struct watched *directory = all->to_read;
   int fd = open_watched(directory, O_RDONLY);
-  /* If the open failed, the directory has been dropped, or will be dropped when its removal event arrives. */
+  /*
+   * If the directory could not be opened, it has been dropped, or will be dropped when the event of its removal
+   * arrives.
+   */
   if (fd < 0) {
     if (all->to_read == directory) read_settled(directory);
     return;

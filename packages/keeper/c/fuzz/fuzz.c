@@ -372,7 +372,7 @@ static void feed(struct server *server, const uint8_t *data, size_t size, size_t
   for (int i = 0; i < PEERS; i++) close_peer(&peers[i]);
 }
 
-/* Runs the parsers of texts that do not come from a link. */
+/* Passes random text to the parsers of texts that do not come from a link: /proc/PID/stat and passwd files. */
 static void parse_noise(void) {
   char noise[1200];
   size_t size = below(sizeof noise);

@@ -9,7 +9,7 @@
 
 /* Maximum value of a frame's size field, which counts the bytes after that field. */
 #define FRAME_SIZE_MAX (MIB + 4u * KIB)
-/* Maximum number of bytes of file content, stdin input or exec output in one frame. */
+/* Maximum number of bytes of file content or exec output that one answer carries. */
 #define FRAME_DATA_MAX MIB
 #define MESSAGE_MAX 200u
 

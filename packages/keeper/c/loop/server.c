@@ -158,7 +158,7 @@ static void listen_again(struct server *server) {
   }
 }
 
-/* Called in a forked child. Closes all descriptors of the server except `fd`, which becomes 3. */
+/* Called in a forked child. Closes all descriptors except 0 to 2 and `fd`, which gets the number 3. */
 static void job_detach(int fd) {
   sigset_t none;
   sigemptyset(&none);

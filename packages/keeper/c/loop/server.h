@@ -194,8 +194,8 @@ struct server {
   bool child_died;
   bool stopping;
   /*
-   * Whether the keeper is PID 1 of its own namespace. If so, processes of the sandbox can neither open a link
-   * nor stop the keeper.
+   * Whether the keeper is PID 1 of its own pid namespace. If so, processes of the sandbox can neither open a link nor
+   * stop the keeper.
    */
   bool init;
   /* The monotonic clock at the last turn. */

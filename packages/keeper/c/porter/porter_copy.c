@@ -175,7 +175,7 @@ static bool keep_attributes(const struct copy *copy, int from, int to) {
 }
 
 /*
- * Copies owner, mode, extended attributes and times, in this order: changing the owner clears mode bits and
+ * Copies owner, mode, extended attributes and times. The order matters: changing the owner clears mode bits and file
  * capabilities, and every change affects the times.
  */
 static bool keep_properties(const struct copy *copy, int from, int to, const struct stat *stat) {
@@ -283,7 +283,7 @@ static bool link_again(struct copy *copy, struct link *link, const struct item *
 
 /* ── One entry ─────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Opens an entry as O_PATH, which has no effect on a device or pipe. */
+/* Opens an entry as O_PATH. Opening a device or pipe in any other way could have side effects. */
 static int open_inside(int parent, const char *name) {
   struct open_how how = {
       .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC,
@@ -466,7 +466,7 @@ static int copy_trees(int argc, char **argv, bool detached) {
   for (int i = 3; i < argc; i++) {
     if (!is_name(argv[i])) return PORTER_USAGE;
   }
-  /* O_NOFOLLOW is needed because a sandbox may be able to replace this directory. */
+  /* O_NOFOLLOW is needed because a sandbox may be able to replace the source directory with a symbolic link. */
   int from = open(argv[0], O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (from < 0) return errno == ENOENT ? PORTER_GONE : porter_failed("the directory to copy from can't be opened");
   struct copy copy = {.top = open_made(AT_FDCWD, argv[1]), .max = max, .detached = detached, .status = PORTER_DONE};

@@ -30,8 +30,8 @@
 struct removal {
   int top;
   /*
-   * A number in the names that moved directories get at the top of the tree. It starts at a random value, so
-   * that no process can occupy all of the names.
+   * A directory that is moved to the top of the tree gets this number as part of its name. The number starts at a
+   * random value, so that no process can occupy all possible names.
    */
   uint64_t moved;
 };

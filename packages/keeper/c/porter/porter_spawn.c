@@ -52,7 +52,7 @@ enum { EXITED = 0, SIGNALLED = 1, NOT_STARTED = 2 };
 #define FIXED_POLLS 2
 
 struct output {
-  /* Descriptor of the pipe for the output; -1 if the output is not kept or has ended. */
+  /* Descriptor of the pipe for the output; -1 if the output is not returned to the server or has ended. */
   int fd;
   uint32_t left;
 };
@@ -219,7 +219,10 @@ static int start(struct helper *helper, uint32_t id, const struct order *order, 
   return failed;
 }
 
-/* Reads the output once, and keeps the requested part. Returns false if there is nothing to read now. */
+/*
+ * Reads once from the pipe of an output, and sends the part that the server wants. Returns false if nothing can be read
+ * now.
+ */
 static bool read_output(struct helper *helper, int stream) {
   static uint8_t data[SPAWN_READ];
   struct output *output = &helper->outputs[stream];
@@ -291,8 +294,8 @@ static char **take_list(struct reader *in, char ***pointers, char **text) {
 }
 
 /*
- * Starts the helper of a request. Each string is preceded by its size in four bytes, so the number of strings
- * is at most a quarter of the payload's bytes.
+ * Starts the helper of a request. Each string is preceded by its size in four bytes, so a quarter of the payload's
+ * bytes limits the number of strings and the memory for the pointers to them.
  */
 static bool run(uint32_t id, struct reader in) {
   size_t size = (size_t)(in.end - in.at);

@@ -132,8 +132,10 @@ static bool put_aside(struct tally *tally, struct level *level) {
   return true;
 }
 
-/* Reopens the directory of a level. If the directory no longer exists, its stream stays NULL, because nothing is left
- * to read. */
+/*
+ * Reopens the directory of a level. If the directory no longer exists, the level's stream stays NULL, because nothing
+ * is left to read.
+ */
 static bool take_up(struct tally *tally, struct level *level) {
   const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC;
   int fd = open_by_handle_at(tally->top, &level->handle.head, flags);

@@ -37,8 +37,10 @@ export interface Dialled {
  * Rejects with `KeeperRefusal` if the keeper refuses the dial. The refusal has the reason `limit` if the keeper has too
  * many streams or open descriptors. It has the reason `system` and the errno ECONNREFUSED if nothing listens at the
  * port, and ETIMEDOUT if the listener does not accept the connection in time. Rejects with `LinkLost` if no keeper
- * answers in time, and with the signal's reason if the signal aborts before the answer. If this rejects, the port has
- * received no data. If the signal aborts later, it ends the open stream.
+ * answers in time, and with the signal's reason if the signal aborts before the answer.
+ *
+ * If the promise rejects, the port has received no data. If the signal aborts after the promise was resolved, it ends
+ * the open stream.
  */
 export async function dialKeeper(options: DialOptions, signal: AbortSignal): Promise<Dialled> {
   const socket = await openSocket(options.socketPath, null, signal);

@@ -111,7 +111,7 @@ class KeeperLink implements Link {
 
   /**
    * Sets the keeper's deadline; null removes it. Does nothing if the keeper does not know this request, because such a
-   * keeper has no deadline.
+   * keeper never ends its sandbox by itself.
    */
   async setDeadline(remainingMs: number | null, signal: AbortSignal): Promise<void> {
     try {
@@ -129,7 +129,10 @@ class KeeperLink implements Link {
     return this.#channel.request(readOutput(id, from), signal);
   }
 
-  /** Holds an exec's output. Returns false if the keeper does not know this request and therefore holds nothing. */
+  /**
+   * Holds an exec's output from a cursor on, for a limited time. Returns false if the keeper does not know this request
+   * and therefore holds nothing.
+   */
   async holdExec(id: ExecId, hold: { cursor: number; leaseMs: number }, signal: AbortSignal) {
     try {
       await this.#channel.request(holdExec(id, hold), signal);

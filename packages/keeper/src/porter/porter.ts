@@ -120,8 +120,8 @@ export interface PrivateView {
   /** Paths that are mounts on the host and are unmounted for the command only. */
   unmount?: readonly string[];
   /**
-   * The only file in the command's /run, which is a new tmpfs if this is set. If the file does not exist, /run is
-   * empty.
+   * If set, the command's /run is a new tmpfs with a copy of this file and nothing else. If the file does not exist,
+   * the new /run is empty.
    */
   runFile?: string | undefined;
   /**
@@ -221,7 +221,7 @@ export class Porter {
 
   /**
    * Gives a frozen keeper the name of another sandbox, and changes the host name of its UTS namespace. That namespace
-   * must not be the host's own. If this fails, the keeper may have the old or the new name.
+   * must not be the host's own. If the promise rejects, the keeper may have the old or the new name.
    */
   async renameKeeper(order: KeeperRename): Promise<"renamed" | "gone"> {
     const { pid, startTime, from, to, hostname, installation } = order;
@@ -330,7 +330,7 @@ export class Porter {
     return readCommandLines((await this.#run(["words", ...args], this.#deadlineMs, [], signal)).output);
   }
 
-  /** Runs any other helper; see `Spawner`. */
+  /** Runs a helper that is not a command of the porter, like `Spawner.run`. */
   run(order: HelperOrder, signal: AbortSignal): Promise<HelperEnd> {
     return this.#spawner.run(order, signal);
   }

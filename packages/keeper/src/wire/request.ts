@@ -27,7 +27,7 @@ export function request<Answer>(
   return { type, lane, encode, decode };
 }
 
-/** Returns the word for a code. Codes start at 1. */
+/** Returns the word for a code. The code of a word is its index plus 1. */
 export function oneOf<Word extends string>(words: readonly Word[], code: number, what: string): Word {
   const word = words[code - 1];
   if (word === undefined) throw new WireError(`${code} is not a valid ${what}`);
