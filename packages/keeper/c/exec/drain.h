@@ -8,8 +8,8 @@
 #include "loop/server.h"
 
 /*
- * Takes over the descriptor of `output`, and from then on reads and discards what is written to it. Afterwards `output`
- * has no descriptor. Does nothing if `output` is closed.
+ * Takes over the descriptor of `output`, and from then on reads and discards its data. Afterwards `output` has no
+ * descriptor. Does nothing if `output` is closed.
  */
 void drain_take(struct source *output);
 /* Closes the drain that was started first, to free its descriptor. Returns false if there is no drain. */

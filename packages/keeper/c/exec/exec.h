@@ -4,7 +4,8 @@
  *
  * An exec ends exactly once: when its leader was reaped and its output was read to its end. If background processes
  * keep the output open, the exec ends 500 ms after its leader. After a timeout or cancel, the exec ends only when its
- * whole process tree is gone. Background processes that outlive the exec are still journaled, and a cancel kills them.
+ * whole process tree is gone or the keeper has stopped trying to kill it. Background processes that outlive the exec
+ * are still journaled, and a cancel kills them.
  */
 #ifndef HOLDFAST_EXEC_H
 #define HOLDFAST_EXEC_H
@@ -135,7 +136,7 @@ struct exec *execs_active(void);
 uint32_t execs_known(void);
 
 struct outcome exec_start(struct server *server, const struct exec_order *order, struct exec **exec);
-/* Sends to all links that an exec has begun that no client requested. */
+/* Announces an exec that no client requested: sends its begin event to all links. */
 void exec_announce_begin(struct server *server, struct exec *exec);
 /*
  * Forgets an exec that has ended and is not being killed any more. The caller must not use the exec afterwards.

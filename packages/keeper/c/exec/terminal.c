@@ -45,8 +45,8 @@ bool terminal_resize(int master, struct terminal_size size) {
 }
 
 /*
- * Returns one end-of-file character, or two in a partially typed line: there the first one only submits the line, and
- * the second one ends the input. For a terminal in raw mode it returns one, which a program receives as a normal key.
+ * Writes one end-of-file character, or two in a partially typed line: there the first one only submits the line, and
+ * the second one ends the input. In raw mode one is written, and the program receives it as a normal key.
  */
 size_t terminal_end_of_file(int master, int last, uint8_t typed[2]) {
   struct termios settings;

@@ -106,8 +106,8 @@ static bool become_root_of_map(void) {
 }
 
 /*
- * Runs the inner process. It reports to the outer process with one byte that its user namespace exists, and waits for
- * one byte in return, after which the id map is written.
+ * Runs the inner process. With one byte it reports to the outer process that its user namespace exists. Then it waits
+ * for one byte, with which the outer process reports that the id map is written.
  */
 static int inner(int link, int outer, const char *root, char *const *hidden) {
   char mapped;
