@@ -48,7 +48,7 @@ import { resourceRoutes } from "./routes/resources.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { standbyRoutes } from "./routes/standby.ts";
 
-/** Maximum length of a path segment. Valid ids and names are shorter. */
+/** Maximum length of a path parameter, such as an id or a name. Valid ids and names are shorter. */
 const MAX_PARAM_LENGTH = 256;
 /** How long a connection stays open after its request was refused, so that the client can read the error. */
 const LINGER_MS = 2_000;
@@ -157,8 +157,8 @@ function createListener({ handler, router, table, upgrades, numbers }: ListenerP
       headersTimeout: numbers.httpReceiveMs,
       keepAliveTimeout: numbers.httpKeepAliveMs,
       /**
-       * Node's own timeout is disabled, because a file transfer may take any time as long as data moves. Each body has
-       * a timer of its own.
+       * Node's timeout for a whole request is disabled, because a file transfer may take any time as long as data
+       * moves. Each body has a timer of its own.
        */
       requestTimeout: 0,
       shouldUpgradeCallback: (request) => router.takesUpgrade(request) || isForSocket(request, table),
@@ -226,7 +226,7 @@ function createReport({ log, metrics }: HttpParts, scrub: Scrub): RouteContext["
     const wire = toWireError(thrown, { requestId: id, operation, scrub });
     const { code, message, sandboxId: sandbox, execId: exec } = wire.body.error;
     if (wire.unexpected && !left) {
-      // The query is not logged, because the query of output links and session links contains credentials.
+      // The query is not logged, because the URLs of output and sessions have credentials in their query.
       const [path] = url.split("?", 1);
       log.error({ requestId: id, method, url: path, err: thrown }, "request failed");
     } else if (owner && !left) {
@@ -270,8 +270,8 @@ const answered = new WeakSet<Socket>();
 
 /**
  * Answers a request that the HTTP parser refused. The client may still be sending, for example a header of many
- * megabytes. If the connection were closed at once, it would be reset and the answer would be lost. So the rest is
- * first read and discarded for a moment.
+ * megabytes. If the server closed the connection at once, TCP would reset it and the client would not get the answer.
+ * So the server first reads and discards the rest of the request for a short time.
  */
 function refuseConnection(
   error: Error & { code: string },

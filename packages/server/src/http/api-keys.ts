@@ -23,7 +23,10 @@ const REMEMBERED_MS = 10_000;
 /** Maximum number of cached keys. */
 const REMEMBERED_KEYS = 1_000;
 const LONGEST_KEY = 256;
-/** Length of the owner id: a hash prefix long enough to be unique per server, and useless for guessing the key. */
+/**
+ * Length of the owner id, which is a prefix of the key's hash. It is long enough that no two keys of a server get the
+ * same id, and does not help to guess the key.
+ */
 const OWNER_DIGITS = 16;
 
 /**
@@ -56,8 +59,8 @@ export class KeyCheck {
   }
 
   /**
-   * Returns the names of the headers that contain a valid key of this server. Other credentials are for the program in
-   * the sandbox.
+   * Returns the names of the headers that contain a valid key of this server. Headers with other credentials are not
+   * among them, because they are meant for the program in the sandbox.
    */
   async keyHeaders(headers: IncomingHttpHeaders): Promise<string[]> {
     const found: string[] = [];
@@ -100,7 +103,10 @@ function bearer(authorization: string | undefined): string | null {
   return secret === undefined || secret.length > LONGEST_KEY ? null : secret;
 }
 
-/** Returns the credentials of a request. Which headers may carry them depends on the route. */
+/**
+ * Returns the credentials of a request, in the form of an `Authorization` header. Which headers may carry them depends
+ * on the route.
+ */
 export function authorizationOf(
   headers: IncomingHttpHeaders,
   { socket, dialect }: RouteFacts,

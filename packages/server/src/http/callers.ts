@@ -48,7 +48,7 @@ export class Callers {
     return controller.signal;
   }
 
-  /** Aborts every wait and stream, also those that begin later. */
+  /** Aborts every wait and stream: those in progress, and those that begin later. */
   dismiss(reason: Error): void {
     this.#closing = reason;
     for (const controller of this.#present) controller.abort(reason);

@@ -59,8 +59,8 @@ export interface HttpParts {
   /** Domain below which every port of every sandbox has a host name; default `localhost`. */
   previewDomain?: string | undefined;
   /**
-   * Secret that signs links which need no key. Default: a random secret, whose links become invalid when the server
-   * restarts.
+   * Secret with which the server signs URLs that grant access without a key. Default: a random secret, so that these
+   * URLs become invalid when the server restarts.
    */
   linkSecret?: string | undefined;
 }

@@ -6,7 +6,7 @@ interface Watched {
   onVanished: () => void;
   /** Number of bytes that the peer had acknowledged at the last check whose result was used. */
   acknowledged: number;
-  /** Consecutive checks that found no progress. */
+  /** Number of consecutive checks in which the peer had acknowledged nothing new. */
   stuckLooks: number;
 }
 
@@ -14,15 +14,16 @@ interface Watched {
 const TABLES = ["/proc/net/tcp", "/proc/net/tcp6"] as const;
 
 /**
- * Detects peers that acknowledge nothing of what they are sent: machines that lost power or network, which never send a
- * FIN or reset. The few bytes of a quiet stream fit the kernel's buffer, so no write ever blocks, and the kernel itself
- * keeps retrying for a quarter of an hour. Node cannot set TCP_USER_TIMEOUT, so this class does the same with the
+ * Detects peers that acknowledge none of the bytes they are sent, such as a machine that lost power or network and
+ * therefore never sends a FIN or reset. On a quiet stream no write ever blocks, because its few bytes fit into the
+ * kernel's buffer, and the kernel itself keeps retrying for a quarter of an hour. The socket option TCP_USER_TIMEOUT
+ * would detect such peers, but Node cannot set it. So this class reads the number of unacknowledged bytes from the
  * kernel's connection tables.
  *
- * A connection without unacknowledged bytes is left to TCP keepalive. When in doubt, the class keeps a connection: it
- * counts checks instead of time, so that a server that was itself stopped disconnects no caller, and it ignores a
- * connection that is missing from the tables. It can't detect a peer behind a proxy that acknowledges in the peer's
- * place; such a stream ends at its maximum age.
+ * A connection without unacknowledged bytes is left to TCP keepalive. A connection that is missing from the tables is
+ * kept. The class counts checks instead of time, so that a server that was itself stopped for a while disconnects no
+ * caller. It can't detect that a peer behind a proxy has vanished, because the proxy acknowledges in the peer's place;
+ * the stream to such a peer ends at its maximum age.
  */
 export class DeadPeerWatch {
   readonly #everyMs: number;
@@ -36,7 +37,7 @@ export class DeadPeerWatch {
     this.#stuckLooks = Math.max(2, Math.ceil(stallMs / everyMs));
   }
 
-  /** Calls `onVanished` at most once. The returned function stops the watch. */
+  /** Starts to watch a connection. Calls `onVanished` at most once. The returned function stops the watch. */
   watch(socket: Socket, onVanished: () => void): () => void {
     const watched: Watched = { socket, onVanished, acknowledged: 0, stuckLooks: 0 };
     this.#watched.add(watched);

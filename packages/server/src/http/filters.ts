@@ -20,7 +20,7 @@ export function oneOfEach<Value extends string>(
   });
 }
 
-/** Parses repeated `key=value` filters. An object must match all of them. */
+/** Parses repeated `key=value` filters. An object matches only if it has all of these labels. */
 export function labelFilter(given: readonly string[] | undefined): Labels | undefined {
   if (!given || given.length === 0) return undefined;
   return Object.fromEntries(

@@ -6,7 +6,7 @@ import { HoldfastError } from "@holdfast/contract";
 const MAGIC = [0x1f, 0x8b] as const;
 const CHUNK_BYTES = 262_144;
 
-/** Decompresses the body if it is gzipped. The first bytes decide, not the headers. */
+/** Decompresses the body if it begins with gzip's magic number. The headers of the request are not considered. */
 export async function* gunzipBody(
   body: AsyncIterable<Uint8Array>,
 ): AsyncGenerator<Uint8Array, void, undefined> {

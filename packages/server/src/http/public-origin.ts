@@ -9,7 +9,10 @@ export interface PublicOrigin {
 
 const HOST = /^[\w.-]+(:\d+)?$|^\[[\da-fA-F:.]+\](:\d+)?$/;
 
-/** Returns the origin. Forwarded headers are not verified, because the result is only returned to the same caller. */
+/**
+ * Returns the origin under which the caller reaches this server. Forwarded headers are not verified, because the result
+ * is only returned to the same caller.
+ */
 export function publicOrigin(headers: IncomingHttpHeaders): PublicOrigin {
   const host = first(headers["x-forwarded-host"]) ?? headers.host ?? "";
   return {

@@ -15,14 +15,17 @@ type PassingCode = {
  * periodically, the client waits for the next check. Otherwise it waits as long as the condition usually lasts.
  */
 const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
-  /** This condition ends only when the caller deletes something or an operator changes a setting. */
+  /**
+   * The limit of started execs lasts until the caller raises it or creates another sandbox, so a short wait would not
+   * help.
+   */
   exec_limit: () => 30_000,
   too_many_checkpoints: () => 30_000,
   too_many_drives: () => 30_000,
   too_many_sandboxes: () => 10_000,
   too_many_execs: () => 1_000,
   too_many_file_calls: () => 1_000,
-  /** A wake usually takes this long. When it is done, all calls that wait for it continue. */
+  /** Usual duration of a wake. When the wake has ended, all held calls continue. */
   too_many_held: () => 1_000,
   too_many_readers: () => 5_000,
   too_many_watches: () => 5_000,
@@ -33,19 +36,19 @@ const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
   low_memory: () => 15_000,
   capacity: () => 5_000,
   disk_full: () => 30_000,
-  /** The circuit breaker of launches lets one launch through as a probe after this time. */
+  /** Time after which the circuit breaker admits one launch as a probe. */
   launches_suspended: ({ launchesSuspendedMs }) => launchesSuspendedMs,
-  /** The server proves degraded sandboxes again at this interval. */
+  /** Interval at which the server proves degraded sandboxes again. */
   sandbox_degraded: ({ maintainEveryMs }) => maintainEveryMs,
-  /** The server checks drives at this interval. */
+  /** Interval at which the server checks drives. */
   drive_degraded: ({ observeEveryMs }) => observeEveryMs,
   mount_failed: () => 2_000,
   link_lost: ({ linkRetryMaxMs }) => linkRetryMaxMs,
-  /** The server tries to suspend an idle sandbox again after this time. */
+  /** Time after which the server tries again to suspend an idle sandbox. */
   standby_failed: ({ standbyRetryMs }) => standbyRetryMs,
-  /** A failed checkpoint is not retried automatically; after this time the calls that blocked it have usually ended. */
+  /** A failed checkpoint is not retried automatically. The calls that blocked it have usually ended after this time. */
   checkpoint_failed: () => 10_000,
-  /** The wake continues in the background, and the next request waits for it. */
+  /** The wake continues in the background after its timeout, and the next request waits for it. */
   wake_timeout: () => 1_000,
   wake_failed: () => 2_000,
   starting: () => 1_000,
@@ -53,8 +56,8 @@ const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
 };
 
 /**
- * Returns the value of the Retry-After header; null if waiting does not help. If the error contains an estimate,
- * `knownMs`, the estimate is used instead of the usual time.
+ * Returns the value of the Retry-After header; null if waiting does not help. `knownMs` is the wait that the error
+ * itself estimates; it is used instead of the usual wait for the error's code.
  */
 export function retryAfterSeconds(code: ErrorCode, numbers: Numbers, knownMs?: number): number | null {
   return isPassing(code) ? Math.max(1, Math.ceil((knownMs ?? WAIT_MS[code](numbers)) / 1_000)) : null;

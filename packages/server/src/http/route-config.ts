@@ -14,7 +14,7 @@ export interface RouteFacts {
   dialect?: Dialect;
   /** Error codes beyond those that every route can return. */
   errors?: readonly ErrorCode[];
-  /** Whether every query field is accepted, because the query is meant for the program in the sandbox. */
+  /** Whether the route accepts every query field, because the program in the sandbox interprets the query. */
   anyQuery?: true;
   /** Whether a missing body is treated as an empty object. */
   optionalBody?: true;

@@ -288,6 +288,6 @@ export const CreateRecord = Type.Union(
 );
 export type CreateRecord = Static<typeof CreateRecord>;
 
-/** Documents a response by hand, for handlers that write to the socket themselves. */
+/** Describes a response of bytes for the API document. It is used for handlers that write to the socket themselves. */
 export const bytes = (description: string): TSchema =>
   Type.Unsafe<unknown>({ type: "string", format: "binary", description });

@@ -1,8 +1,8 @@
 import { HoldfastError } from "@holdfast/contract";
 
 /**
- * Makes calls wait until recovery is done. Many clients never repeat a POST, so a call that arrives slightly too early
- * waits instead of being refused. A call that waits for too long gets the retryable error `starting`.
+ * Makes calls wait until recovery is done. Many clients never repeat a POST, so a call that arrives during recovery
+ * waits instead of being refused. A call that has waited for too long gets the retryable error `starting`.
  */
 export class StartupHold {
   readonly #started: Promise<void>;

@@ -21,14 +21,14 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = (route) => {
 };
 
 /**
- * Path prefix of Holdfast's own API. Only there are unknown fields refused, because clients of other platforms may send
- * fields that their own platform ignores.
+ * Path prefix of Holdfast's own API. Unknown query fields are refused only below this prefix, because clients of other
+ * platforms may send fields that their own platform ignores.
  */
 const OWN_API = "/v1/";
 
 /**
- * Refuses unknown fields of the query. A misspelt filter or option that is ignored looks like one that was applied, for
- * example a list that is not filtered.
+ * Refuses unknown fields of the query. If a misspelt filter or option were ignored, the caller would believe that it
+ * was applied, and would take an unfiltered list for a filtered one.
  */
 export function checkQuery({ query, routeOptions }: Pick<FastifyRequest, "query" | "routeOptions">): void {
   const { url, config, schema } = routeOptions;

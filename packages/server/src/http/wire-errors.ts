@@ -65,8 +65,8 @@ const FOREIGN: Readonly<Record<string, { code: ErrorCode; message?: string }>> =
 };
 
 /**
- * Codes for errors of other components, by the name of the error's class. An operation that ended with such an error
- * may have taken effect.
+ * Codes for errors that other components throw, by the name of the error's class. When such an error is thrown, it is
+ * unknown whether the operation took effect.
  */
 const NAMED: Readonly<Record<string, ErrorCode>> = {
   DeadlinePassed: "deadline",
@@ -115,8 +115,8 @@ function describeValidation(findings: readonly ValidationFinding[], context: str
     .slice(0, MAX_FINDINGS)
     .map((finding) => `${place}${finding.instancePath} ${describeFinding(finding)}`);
   if (sentences.length > 0) return `${sentences.join("; ")}.`;
-  // The validator reports only a limited number of findings. If a request has many unknown fields, all findings are
-  // `schema is false`, one for each unknown field.
+  // The validator reports a limited number of findings, and one of them, `schema is false`, for each unknown field. A
+  // request with many unknown fields gets no other findings.
   const names = findings.map(({ instancePath }) => instancePath.slice(instancePath.lastIndexOf("/") + 1));
   return `${place} has unknown fields, among them ${quoteFields(names)}.`;
 }
@@ -133,7 +133,10 @@ export function quoteFields(names: readonly string[]): string {
   return quoted.join(", ") + more;
 }
 
-/** The validator's own message for an unknown field does not name the field. */
+/**
+ * Describes one finding of the validator. For an unknown field, the validator's own message is replaced, because it
+ * does not name the field.
+ */
 function describeFinding({ keyword, params, message }: ValidationFinding): string {
   const names = keyword === "additionalProperties" ? params?.additionalProperties : undefined;
   if (!Array.isArray(names) || names.length === 0) return message ?? "is not valid";

@@ -13,16 +13,19 @@ export const tokenPlaces = (adapters: readonly Adapter[] = []): TokenPlaces => (
 });
 
 export interface Presented {
-  /** Tokens in order of precedence; cookies come last, because a browser adds them on its own. */
+  /**
+   * Tokens from the URL and from headers, in order of precedence. They take precedence over tokens in cookies, which a
+   * browser adds on its own.
+   */
   tokens: readonly string[];
   cookieTokens: readonly string[];
-  /** Whether a token was in the URL, where others may see it. */
+  /** Whether a token was in the URL, where other people may see it. */
   isInUrl: boolean;
   /** The path without the tokens. */
   path: string;
   /**
-   * The Cookie header after the tokens were removed: null if no cookies are left. Undefined if no cookie was a token,
-   * so that the header stays unchanged.
+   * The Cookie header without the tokens; null if no other cookies are left; undefined if no cookie was a token, so
+   * that the header stays unchanged.
    */
   cookie: string | null | undefined;
   /** Names of the headers that carried tokens. */

@@ -18,8 +18,8 @@ const OF_CONNECTION = new Set([
 ]);
 
 /**
- * Headers that are not forwarded: this server has already answered `Expect` with 100 Continue, and it sets another
- * `Host`.
+ * Headers of a request that are not forwarded: this server has already answered `Expect` with 100 Continue, and it sets
+ * a `Host` header of its own.
  */
 const DONE_HERE = new Set(["expect", "host"]);
 
@@ -31,7 +31,7 @@ interface Passage {
   /** The caller's address, and the host name, protocol and path prefix that the caller used. */
   forwarded: { address: string; host: string; protocol: string; prefix: string };
   /**
-   * The Cookie header after the credentials for this server were removed: null if no cookies are left. Undefined if no
+   * The Cookie header without the credentials for this server; null if no other cookies are left; undefined if no
    * cookie was a credential, so that the header stays unchanged.
    */
   cookie?: string | null;
@@ -77,10 +77,10 @@ function withoutHopByHop(pairs: HeaderPairs): HeaderPairs {
 
 const FORWARDED = new Set(["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-prefix"]);
 
-/** Headers that list several values: the preview's values are added to the program's instead of replacing them. */
+/** Headers whose value is a list: a preview's values are added to the program's values and do not replace them. */
 const ADDED = new Set(["vary"]);
 
-/** Sets a preview's headers: each replaces the headers of that name. */
+/** Sets a preview's headers. Each replaces the existing headers of the same name, except for the headers in `ADDED`. */
 function withHeaders(pairs: HeaderPairs, set: Readonly<Record<string, string>>): HeaderPairs {
   const names = new Set(Object.keys(set).map((name) => name.toLowerCase()));
   const kept = pairs.filter(([name]) => !names.has(name.toLowerCase()) || ADDED.has(name.toLowerCase()));
@@ -128,8 +128,8 @@ function withoutSecrets([name, value]: HeaderPairs[number]): HeaderPairs {
 }
 
 /**
- * Content security policy for a page served below a path of this server. The page shares the server's origin, and this
- * policy keeps it from acting with that origin.
+ * Content security policy for a page served below a path of this server. The browser treats such a page as part of the
+ * server's origin; this policy gives it a separate origin, so that it can't act with the server's.
  */
 const UNTRUSTED = "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads";
 
@@ -144,8 +144,8 @@ const OF_ORIGIN = new Set(["clear-site-data", "service-worker-allowed", "strict-
 
 /**
  * Returns the response headers for the caller. Headers that the preview sets replace the program's. A program that is
- * served below a path does not know that path, so the path is added to locations and cookie paths. Cookies are limited
- * to their host and path, also those that the preview sets.
+ * served below a path does not know that path, so the path is added to locations and cookie paths. All cookies are
+ * limited to their host and path, including those that the preview sets.
  */
 export function responseHeaders(
   raw: readonly string[],

@@ -48,7 +48,7 @@ export class PortProxy {
   readonly #engine: Pick<EngineApi, "ports">;
   readonly #metrics: Pick<RequestMetrics, "portRequest">;
   readonly #answerMs: number;
-  /** Maximum time to transfer the remaining bytes after the exchange is over. */
+  /** Maximum time, after an exchange has ended, to transfer the bytes that are still buffered. */
   readonly #lingerMs: number;
 
   constructor({ engine, metrics, numbers }: Pick<HttpParts, "engine" | "metrics" | "numbers">) {
@@ -91,9 +91,9 @@ export class PortProxy {
   }
 
   /**
-   * Reads a short response completely before any of it is sent to the caller, and returns null for any other response.
-   * If the connection closes before the end of a short response, the request can still be repeated, or an error
-   * reported.
+   * Reads a short response completely before any of it is sent to the caller; returns null if the response is not
+   * short. If the connection closes before the end of a short response, the request can still be repeated or an error
+   * can be reported, because the caller has received nothing yet.
    */
   async #whole(response: IncomingMessage): Promise<Buffer | null> {
     const length = Number(response.headers["content-length"] ?? Number.POSITIVE_INFINITY);
@@ -194,7 +194,9 @@ type Put =
   | { response: IncomingMessage; upgraded: null }
   | { response: null; upgraded: { message: IncomingMessage; socket: Duplex; head: Buffer } };
 
-/** Sends the request body. A response may arrive before the whole body was read; the rest is then discarded. */
+/**
+ * Sends the request body. A response may arrive before the whole body was read; the rest of the body is then discarded.
+ */
 function send(request: ClientRequest, body: Readable | null, used: () => void): void {
   if (body === null) {
     request.end();
@@ -211,7 +213,7 @@ function send(request: ClientRequest, body: Readable | null, used: () => void): 
   request.on("error", leave);
 }
 
-/** Gives the client time to send the rest of a body, which is discarded. After that time the connection is closed. */
+/** Gives the client time to send the rest of a body, which is discarded. After that time, the connection is closed. */
 function discardBody(body: Readable, lingerMs: number): void {
   if (body.readableEnded || body.destroyed) return;
   const timer = setTimeout(() => body.destroy(), lingerMs).unref();
@@ -225,7 +227,7 @@ const silent = ({ sandboxId }: PortConnection, { port }: PortRequest): HoldfastE
     message: `The program on port ${port} of the sandbox did not answer in time.`,
   });
 
-/** How a response ended after it had started. */
+/** How a response ended after its head had been received: complete, or cut before its end. */
 type Outcome = "answered" | "cut";
 
 /** Characters that Node accepts in a received status message but refuses to send. */

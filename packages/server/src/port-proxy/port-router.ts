@@ -31,7 +31,10 @@ interface Entry {
   ref: string;
   port: number;
   grant: Grant | null;
-  /** The token that admitted the request; null if it was admitted without one. */
+  /**
+   * The token from the query, a header or a cookie that admitted the request; null if the request was admitted in
+   * another way.
+   */
   token: string | null;
 }
 
@@ -99,7 +102,8 @@ export class PortRouter {
 
   upgrade(request: IncomingMessage, socket: Socket, head: Buffer): void {
     socket.on("error", () => socket.destroy());
-    // A response that does not switch the protocol is the last response on this connection.
+    // After an upgrade request, the connection is no longer parsed as HTTP. If the request gets an ordinary response
+    // instead of the upgrade, the connection is closed after that response.
     const response = new ServerResponse(request);
     response.assignSocket(socket);
     response.shouldKeepAlive = false;
@@ -107,7 +111,7 @@ export class PortRouter {
     void this.#answer(request, response, async (target, given) => {
       const keys = await this.#context.keyCheck.keyHeaders(request.headers);
       const entry = await this.#enter(target, given, request, keys.length > 0);
-      // A socket that is already closed emits no `close` event, so a listener would wait forever.
+      // If the socket is already closed, it emits no further `close` event, so the signal below would never abort.
       if (socket.destroyed) throw new CallerLeft();
       const signal = this.#context.callers.attached(socket);
       const order = this.#portRequest({ target, given, keys, entry, request, signal });
@@ -148,7 +152,7 @@ export class PortRouter {
     await answer.send(response).finally(watched);
   }
 
-  /** Watches for a peer that acknowledges nothing. Such a peer would keep a connection to the sandbox open. */
+  /** Watches for a peer that acknowledges nothing, because such a peer would keep a connection to the sandbox open. */
   #watch(socket: Socket, vanished: () => void): () => void {
     const drop = this.#context.peers.watch(socket, vanished);
     // One connection serves many responses, one after the other, so the watch of each response removes its own
@@ -212,7 +216,7 @@ export class PortRouter {
     return { ref: id, port, grant, token: null };
   }
 
-  /** Resolves the sandbox. A caller without access does not learn whether it exists. */
+  /** Returns the id of the sandbox. A caller without access gets the same error whether or not the sandbox exists. */
   async #idOf(ref: string, refusal: HoldfastError | null): Promise<string> {
     try {
       return (await this.#context.engine.sandboxes.get(ref)).id;
@@ -231,8 +235,9 @@ export class PortRouter {
   }
 
   /**
-   * Returns whether a request comes from a page of another sandbox. Pages of all sandboxes belong to the same site, so
-   * a browser sends this host's cookie with such a request. The cookie admits only requests from pages of this sandbox.
+   * Returns whether a request was sent by a page that does not belong to this sandbox. A browser treats the pages of
+   * all sandboxes as the same site, so it sends this host's cookie even with a request that a page of another sandbox
+   * makes. The cookie must not admit such a request.
    */
   #isStranger({ ref }: Target & { ref: string }, { headers: { origin } }: IncomingMessage): boolean {
     if (origin === undefined) return false;
@@ -241,8 +246,9 @@ export class PortRouter {
   }
 
   /**
-   * Resolves the preview that the path names: by a token in the path, or by the preview's id with a separate token. A
-   * public preview needs no token. Only the named preview is used, even if the port has others.
+   * Resolves the preview that the path names. The path contains either a token, or the id of a preview. With an id, a
+   * private preview also needs a token in the query or a header; a public preview needs none. Only the named preview is
+   * used, even if the port has others.
    */
   #byPreview(by: string, given: Presented): Entry {
     const { previews } = this.#context.engine;
@@ -299,7 +305,7 @@ export class PortRouter {
       "x-request-id": asked.id,
       [ERROR_HEADER]: body.error.code,
       ...(seconds === null ? {} : { "retry-after": String(seconds) }),
-      // The connection is closed, and the rest of the body is discarded.
+      // An error may be sent before the whole request body was read, so the connection is not used again.
       connection: "close",
     };
     response.writeHead(status, { ...this.#corsHeaders(request), ...own });
@@ -310,8 +316,8 @@ export class PortRouter {
 const CORS = /^(?:access-control-.*|vary)$/i;
 
 /**
- * Hint of an error page. Its reader may be any visitor of the link, who has no API key, so the hint for API callers
- * would not help.
+ * Hint of an error page. Any visitor with the page's URL may read it, and a visitor has no API key, so the hint for API
+ * callers would not help.
  */
 const VISITOR_HINT = "Ask for a new link to this page.";
 
@@ -320,13 +326,19 @@ const forVisitor = (body: WireError["body"]): WireError["body"] =>
 
 const NO_ENTRY = "Access to this port needs a preview link or an API key.";
 
-/** Returns whether a browser navigates to the page, as opposed to a program or a sub-resource. */
+/**
+ * Returns whether the request is a browser's navigation to a page, as opposed to a request of a program or for a
+ * sub-resource.
+ */
 const isVisit = ({ method, headers }: IncomingMessage): boolean =>
   (method === "GET" || method === "HEAD") &&
   (headers["sec-fetch-mode"] === "navigate" ||
     (headers["sec-fetch-mode"] === undefined && (headers.accept ?? "").includes("text/html")));
 
-/** Moves the token from the URL, where every link would leak it, to a cookie of this host. */
+/**
+ * Moves the token from the URL to a cookie of this host, because a browser shows URLs, stores them in its history and
+ * may send them to other sites.
+ */
 function setCookieAndRedirect(
   response: ServerResponse,
   path: string,
@@ -378,7 +390,8 @@ export function portRequestFor(
     body: hasBody ? request : null,
     ...(preview === undefined ? {} : { set: preview.response }),
     headers: requestHeaders(request.rawHeaders, {
-      // A program served below a path cannot know the server's host name and might reject it, so it receives localhost.
+      // A program served below a path might reject the server's host name as unknown, so the host name it receives is
+      // `localhost`.
       host: asked.prefix === "" ? host : `localhost:${asked.port}`,
       withheld,
       ...(preview === undefined ? {} : { set: preview.request }),

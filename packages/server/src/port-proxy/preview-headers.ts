@@ -16,7 +16,8 @@ type Given = Readonly<Record<string, string>> | null | undefined;
 
 /**
  * Checks the headers that a new preview is to add. Headers that delimit a message or belong to one connection are
- * refused, because a wrong value could make one message be read as two. `where` names the request's field in errors.
+ * refused, because with a wrong value a receiver could parse one message as two. `where` names the request's field in
+ * errors.
  */
 export function checkPreviewHeaders(where: string, request: Given, response: Given): PreviewHeaders {
   return {
@@ -49,9 +50,9 @@ const invalid = (message: string): HoldfastError => new HoldfastError("invalid_r
 const ALLOWED_ORIGIN = "access-control-allow-origin";
 
 /**
- * Whether the request is a CORS preflight that the preview answers itself. Browsers send preflights without
- * credentials, so the program inside could not be reached. A preview answers them if its settings contain the header
- * with the allowed origins.
+ * Whether the request is a CORS preflight that the preview answers itself: one for a preview that sets the header with
+ * the allowed origins. Browsers send preflights without credentials, so a preflight could not be admitted to the
+ * program in the sandbox.
  */
 export function isAnsweredPreflight(
   method: string | undefined,

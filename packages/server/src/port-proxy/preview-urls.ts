@@ -7,8 +7,8 @@ import { PREVIEW_PATH } from "./target.ts";
 export const DEFAULT_DOMAIN = "localhost";
 
 /**
- * Returns the URLs of a preview: one with the preview's own host name, and one below a path of this server. With a
- * token, the URLs grant access on the first visit; those of a public preview need none.
+ * Returns the URLs of a preview: one with the preview's own host name, and one below a path of this server. If a token
+ * is given, the URLs contain it and grant access on the first visit; the URLs of a public preview need no token.
  */
 export function buildPreviewUrls(
   preview: Pick<PreviewInfo, "id" | "sandboxId" | "port">,

@@ -50,8 +50,8 @@ function apiTarget(path: string): Target | null {
 }
 
 /**
- * Returns the path in a request line, which may contain a complete URL. The host in that URL is ignored, because the
- * Host header decides.
+ * Returns the path in a request line. If the request line contains a complete URL, the host in that URL is ignored,
+ * because the Host header determines the target.
  */
 function pathOf(url: string): string {
   const path = url.replace(ABSOLUTE, "");

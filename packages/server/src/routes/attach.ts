@@ -22,7 +22,8 @@ export async function attachRoutes(app: App, context: RouteContext): Promise<voi
     // The WebSocket library closes the socket with the code of the protocol error, so the error is only logged here.
     errorHandler: (error, _socket, { id }) =>
       log.debug({ requestId: id, err: error }, "attached socket failed"),
-    // Only refuses new sockets. During shutdown, `callers` closes the open sockets, as it ends all other waits.
+    // Closing the WebSocket server only makes it refuse new sockets. During shutdown, `callers` ends the open sockets,
+    // as it ends all other waits.
     preClose: (done) => {
       app.websocketServer.close();
       done();

@@ -30,14 +30,17 @@ import { SERVING_ERRORS } from "./sandboxes.ts";
 const MAX_ENTRIES = 10_000;
 const DEFAULT_MATCHES = 1_000;
 
-/** The kind of object that has the files: a sandbox or a drive. */
+/** The kind of object, a sandbox or a drive, that the file routes are about. */
 interface Home {
   url: string;
   params: typeof SandboxRef;
   tags: readonly string[];
   /** Operation ids of the routes. */
   operation(verb: string, noun: string): string;
-  /** Returns the file API. It is a function because the API document is generated without an engine. */
+  /**
+   * Returns the file API of an engine. It is not a plain field, because the API document is generated without an
+   * engine.
+   */
   files(engine: EngineApi): FileApi;
   path: typeof PathQuery;
   read: typeof ReadQuery;

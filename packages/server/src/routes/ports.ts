@@ -40,8 +40,8 @@ export function portRoutes(app: App, context: RouteContext): void {
   async function forward(request: FastifyRequest, reply: FastifyReply) {
     const { ref, port } = request.params as { ref: string; port: number };
     const target = targetOf(undefined, request.raw.url ?? "/", context.domain);
-    // The router accepts several spellings of a path. Only the canonical one is accepted here, because it shows where
-    // the path for the program begins.
+    // The API's router accepts several spellings of a path. Only the canonical spelling is accepted for ports, because
+    // in any other spelling it is unclear where the path for the program begins.
     if (target?.via !== "path") throw new HoldfastError("not_found");
     await forwarder.forward(request, reply, { ref, port, path: target.path, prefix: target.prefix });
   }

@@ -19,17 +19,17 @@ export const CLOSE = {
 export const UNSENT_BYTES = 65_536;
 /** Number of consecutive unanswered pings after which a peer is considered gone. */
 const SILENT_BEATS = 2;
-/** Time for a peer to confirm a close. */
+/** Time for a peer to confirm a close. After it, the connection is terminated. */
 const CUT_MS = 1_000;
 
 /**
  * A WebSocket whose peer may be slow or may have vanished.
  *
- * A sender waits while more than `UNSENT_BYTES` are queued for the peer, so a slow viewer costs that much memory and
- * slows only itself. A peer that leaves two consecutive pings unanswered is considered gone, because a machine that
- * lost power never sends a FIN. A ping would wait behind queued output. So while much output is queued, the peer has
- * `stallMs` to respond, and any output that it takes is treated as a response. The socket counts pings instead of time,
- * so a server that was itself stopped for a while disconnects no caller.
+ * A sender waits while more than `UNSENT_BYTES` are queued for the peer, so a slow viewer needs only that much memory
+ * and slows down no other viewer. A machine that lost power never sends a FIN, so a peer that leaves two consecutive
+ * pings unanswered is considered gone. While much output is queued, a ping would have to wait behind that output. The
+ * peer then has `stallMs` to respond, and any output that it accepts counts as a response. The socket counts pings
+ * instead of time, so a server that was itself stopped for a while disconnects no caller.
  */
 export class AttachedSocket {
   readonly #socket: WebSocket;

@@ -79,8 +79,8 @@ async function* recordsOf(
 }
 
 /**
- * Requests the next change. If the caller disconnects first, the result is never awaited. The empty handler ensures
- * that a failure is not reported as unhandled in that case.
+ * Requests the next change. If the caller disconnects first, the returned promise is never awaited. The empty handler
+ * then prevents that a failure is reported as an unhandled rejection.
  */
 function takeNext<Value>(source: AsyncIterator<Value>): Promise<IteratorResult<Value>> {
   const next = source.next();
@@ -88,7 +88,7 @@ function takeNext<Value>(source: AsyncIterator<Value>): Promise<IteratorResult<V
   return next;
 }
 
-/** Resolves with the result of the work, or with null if the work takes longer. */
+/** Resolves with the result of the work, or with null if the work takes longer than `ms`. */
 function orNullAfter<Value>(work: Promise<Value>, ms: number): Promise<Value | null> {
   const silence = Promise.withResolvers<null>();
   const timer = setTimeout(() => silence.resolve(null), ms);

@@ -7,9 +7,9 @@ const CHUNK_BYTES = 65_536;
 const COPIED_BYTES = 4_096;
 
 /**
- * Combines many small pieces into few chunks: chatty commands produce a record per line, and each chunk of a response
- * costs both ends more than the bytes in it. Pieces written within one turn of the event loop are sent together at its
- * end, so no piece waits for later ones. Large pieces are written without copying.
+ * Combines many small pieces into few chunks. Chatty commands produce a record per line, and each chunk of a response
+ * costs both ends more than the bytes in it. Pieces written within one turn of the event loop are sent together at the
+ * end of that turn, so no piece waits longer. Large pieces are written without copying.
  */
 export class ChunkWriter {
   readonly #response: ServerResponse;

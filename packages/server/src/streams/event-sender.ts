@@ -2,9 +2,10 @@
  * Streams stored events from a cursor, then new events.
  *
  * Reading starts before the headers are sent, so that an invalid cursor gets an error response. Every record, including
- * keepalives, carries the cursor after it, because filtered-out events advance the cursor too: a caller that reconnects
- * with the last cursor misses nothing and receives nothing twice. Only a stream with `until` has a natural end; other
- * streams last until either side ends them or their maximum age is reached.
+ * keepalives, carries the cursor from which the stream continues after that record. Keepalives carry it too because
+ * events that the filter excludes also advance the cursor. A caller that reconnects with the last cursor misses nothing
+ * and receives nothing twice. Only a stream with `until` has a natural end; other streams last until either side ends
+ * them or their maximum age is reached.
  */
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { EventPage, EventQuery } from "@holdfast/engine";

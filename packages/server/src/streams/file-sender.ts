@@ -84,8 +84,8 @@ const sizeless = () =>
   });
 
 /**
- * Returns the length for the headers. Null for a file that has content although its size is 0, as in /proc; such a file
- * can't be sent in ranges.
+ * Returns the length for the headers. Returns null for a whole file with a reported size of 0 although it has content,
+ * such as a file in /proc. Throws if a range of such a file is requested.
  */
 function lengthOf(stat: FileStat, span: Span, isWhole: boolean): number | null {
   const left = stat.sizeBytes - span.offset;

@@ -72,6 +72,7 @@ const offsetIn = (cursor: string): number => Number(cursor.slice(cursor.lastInde
 const LATEST = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
 
 /**
- * Limits a time to the range of valid dates. A journal is written inside the sandbox, so its times may be any number.
+ * Limits a time to the range of valid dates. A program in the sandbox can write to the journal, so the times in it may
+ * be any number.
  */
 export const timeWithin = (at: number): number => (at >= 0 ? Math.min(at, LATEST) : 0);

@@ -48,7 +48,7 @@ export async function sendRecords<Item>(
     const left = error instanceof CallerLeft || error instanceof ReaderStalled || response.destroyed;
     const { error: why } = context.report(error, request, left).body;
     writer.flush();
-    // A stalled reader would delay a normal end, so the connection is destroyed.
+    // If the caller is gone or stalled, a normal end would wait for the caller, so the connection is destroyed.
     if (left || response.writableNeedDrain) giveUp();
     else response.write(encode(ending(why)));
   } finally {

@@ -92,7 +92,9 @@ const GAUGES: Readonly<Record<AlertKind, GaugeSpec | null>> = {
   delivery_failing: null,
 };
 
-/** Exports alert readings, alerts and deliveries. A value that could not be read is NaN, never an old value. */
+/**
+ * Exports alert readings, alerts and deliveries. A reading that failed is exported as NaN, never as an earlier value.
+ */
 export class AlertMetrics {
   readonly #firing: Gauge<"kind" | "severity">;
   readonly #deliveries: Gauge<"state">;

@@ -25,9 +25,9 @@ export const signatureOf = (secret: string, timestamp: string, body: string): st
   `sha256=${createHmac("sha256", secret).update(`${timestamp}.${body}`).digest("hex")}`;
 
 /**
- * Posts signed alert messages to one URL. Any 2xx counts as delivered. Redirects are not followed, because a signed
- * message is meant for one receiver. The response body is not read, because it could not change the outcome. Error
- * messages contain neither the URL nor the secret.
+ * Posts signed alert messages to one URL. A message counts as delivered if the response has a 2xx status. Redirects are
+ * not followed, because a signed message is meant for one receiver. The response body is not read, because it could not
+ * change the outcome. Error messages contain neither the URL nor the secret.
  */
 export function createWebhook(
   { url, secret }: WebhookSettings,

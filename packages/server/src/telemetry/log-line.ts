@@ -40,15 +40,15 @@ export function readLine(text: string): LogLine | null {
 }
 
 /**
- * Returns the time of a line. The time is found by its position in the line: pino writes level and time before any
- * field that other code controls.
+ * Returns the time of a line; null if the line has none. Pino writes level and time first, so the time is read only at
+ * that position, where no other field can imitate it.
  */
 export function timeIn(line: string): number | null {
   const [, time] = /^\{"level":\d+,"time":(\d+)/.exec(line) ?? [];
   return time === undefined ? null : Number(time);
 }
 
-/** Checks quickly whether a line can match the filter. Most lines can't, and are not parsed. */
+/** Checks quickly whether a line can match the filter, so that the many lines that can't are not parsed. */
 export function mayMatch(line: string, filter: LogFilter): boolean {
   const { sandboxId, execId, driveId, requestId, since, until } = filter;
   const ids = [sandboxId, execId, driveId, requestId];

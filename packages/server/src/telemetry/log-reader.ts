@@ -28,7 +28,7 @@ export async function* readLinesBefore(
 ): AsyncGenerator<FoundLine[], void, undefined> {
   const numbers = (await files.numbers()).filter((number) => number <= from.number);
   for (const number of numbers.reverse()) {
-    // The oldest file may be deleted while the log is read.
+    // The file may be missing, because the oldest file may be deleted while the log is read.
     const file = await open(files.path(number)).catch(() => null);
     if (file === null) return;
     try {
@@ -47,8 +47,8 @@ async function* linesOf(
   end: number,
 ): AsyncGenerator<FoundLine[], void, undefined> {
   /**
-   * The first bytes of the chunk that was read last, up to its first newline. They may be the end of a line that began
-   * in the chunk before, which is read next.
+   * The bytes before the first newline of the chunk read last. Chunks are read backwards, so these bytes may be the end
+   * of a line that begins in the next chunk to be read.
    */
   let rest: Buffer = Buffer.alloc(0);
   for (let to = end; to > 0; ) {
@@ -60,7 +60,7 @@ async function* linesOf(
     const first = to === 0 ? 0 : bytes.indexOf(NEWLINE) + 1;
     const lines = split(bytes, first).map(({ text, at }) => ({ text, at: { number, offset: to + at } }));
     rest = bytes.subarray(0, first);
-    // No line of a log is this long, so the bytes are something else and are dropped.
+    // The bytes are longer than any line of a log, so they are not part of a line and are dropped.
     if (rest.length > CHUNK_BYTES + LINE_BYTES) rest = rest.subarray(0, 0);
     yield lines;
   }

@@ -13,7 +13,7 @@ const PENDING_BYTES = 1_048_576;
 const BATCH_BYTES = 262_144;
 /** Maximum length of a line; longer lines are dropped. */
 export const LINE_BYTES = 65_536;
-/** Time to wait after a failed write. */
+/** Time to wait after a failed write before the next attempt. */
 const RETRY_MS = 1_000;
 const NEWLINE = 10;
 
@@ -87,8 +87,8 @@ export class LogWriter {
   }
 
   /**
-   * Writes all buffered lines synchronously when the process exits. A write that is in progress then is repeated at the
-   * same position of the file.
+   * Writes all buffered lines synchronously when the process exits. A write that is in progress at that moment is
+   * repeated at the same position of the file, so no line is lost or stored twice.
    */
   finish(): void {
     if (this.#current === null) return;

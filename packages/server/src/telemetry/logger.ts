@@ -17,8 +17,8 @@ interface LoggerOptions {
   /** Format of lines on stderr; `text` is for people. Default: `json`. */
   format?: LogFormat;
   /**
-   * In the format `text`, lines about these sandboxes are left out, because the user is informed about these sandboxes
-   * in another way.
+   * Sandboxes about which no lines are written in the format `text`, because the user learns about these sandboxes in
+   * another way.
    */
   unmentioned?: ReadonlySet<string>;
   fields?: Record<string, unknown>;

@@ -192,7 +192,9 @@ export class Metrics implements RequestMetrics {
   }
 }
 
-/** Returns how many seconds ago a time was; NaN if the event has not happened yet. */
+/**
+ * Returns how many seconds have passed since a time; NaN if there is no time because the event has not happened yet.
+ */
 const ageSeconds = ({ at }: Stats, then: string | null): number =>
   then === null ? Number.NaN : (Date.parse(at) - Date.parse(then)) / 1000;
 

@@ -1,6 +1,6 @@
 /**
- * The latest events and output lines of a sandbox in one list: the first thing to read when investigating a sandbox.
- * Reading the list wakes no sandbox, and its cost is bounded: a journal can only be read from its beginning, so the
+ * Lists the latest events and output lines of a sandbox together: the first thing to read when investigating a sandbox.
+ * Reading the list wakes no sandbox, and its cost is bounded. A journal can only be read from its beginning, so the
  * journal of a command with much output is read up to a limit, and a line in the list marks where reading stopped.
  */
 import { StringDecoder } from "node:string_decoder";
@@ -17,13 +17,13 @@ import { timeWithin } from "../streams/frames.ts";
 
 /** Number of newest execs whose output is read. */
 const EXECS = 8;
-/** Maximum number of bytes read from the output of these execs in total. */
+/** Maximum total number of bytes that are read from the output of the newest execs. */
 const READ_BYTES = 16 * 1_048_576;
 const READ_MS = 3_000;
-/** Maximum length of a line; longer ones are truncated. */
+/** Maximum number of characters of a line; longer lines are truncated. */
 const LINE_CHARACTERS = 2_000;
 
-/** Returns the last `limit` lines, oldest first. */
+/** Returns the last `limit` lines of a sandbox's story, oldest first. */
 export async function readSandboxStory(
   engine: EngineApi,
   ref: string,
@@ -110,7 +110,7 @@ class Lines {
     if (this.#lines.length > 2 * this.#limit) this.#lines = this.#lines.slice(-this.#limit);
   }
 
-  /** Adds lines that have no line end yet, and a note if output is missing. */
+  /** Adds the incomplete last lines of stdout and stderr, and the remark, if any. Returns the exec's last lines. */
   end(remark?: string): StoryLine[] {
     for (const type of ["stdout", "stderr"] as const) {
       const { at, text } = this.#begun[type];

@@ -23,7 +23,7 @@ interface Place {
   writer: LogWriter;
 }
 
-/** Maximum number of lines buffered before `open` is called, while the server starts. */
+/** Maximum number of lines that are buffered while the server starts, before `open` is called. */
 const EARLY_LINES = 1_000;
 
 export class ServerLog implements ServerLogReader {
@@ -46,8 +46,8 @@ export class ServerLog implements ServerLogReader {
   }
 
   /**
-   * Opens the log. Must be called only while this process holds the lock on the state directory, because two writers
-   * would overwrite each other.
+   * Opens the log. The process must hold the lock on the state directory, because two writers would overwrite each
+   * other.
    */
   open(directory: string): void {
     if (this.#fileBytes === 0 || this.#count === 0) return;
@@ -67,8 +67,8 @@ export class ServerLog implements ServerLogReader {
   }
 
   /**
-   * Returns lines, newest first. If the page has a cursor, the log has more lines to search, even if the page contains
-   * few or no lines.
+   * Returns lines, newest first. A page with a cursor means that older lines were not searched yet, even if the page
+   * contains few or no lines.
    */
   async find(query: LogQuery, scrub: Scrub, signal: AbortSignal): Promise<LogList> {
     if (this.#place === null)
@@ -128,8 +128,8 @@ function readMatching(text: string, filter: LogFilter, scrub: Scrub): LogLine | 
 }
 
 /**
- * Returns whether all lines are older than `since`, so that older lines need not be read. Lines are ordered by time,
- * except where the clock was set back. The lines affected by that fill less than one chunk.
+ * Returns whether all lines are older than `since`. In that case the search stops, because lines further back are older
+ * still. Only where the clock was set back are lines out of order, and such lines fill less than one chunk.
  */
 const areOlder = (lines: readonly FoundLine[], since: number | undefined): boolean =>
   since !== undefined && lines.length > 0 && lines.every(({ text }) => (timeIn(text) ?? 0) < since);

@@ -16,7 +16,7 @@ const VALUE_MAX = 200;
 const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/g;
 const printable = (text: string): string => text.replace(UNPRINTABLE, "\ufffd");
 
-/** Fields that every line has, or that say nothing to a person. */
+/** Fields that are not shown, because every line has them or a person does not need them. */
 const LEFT_OUT: ReadonlySet<string> = new Set(["level", "time", "msg", "pid", "hostname", "part"]);
 
 /** Returns the readable form of one JSON line; a line that is not JSON is returned as it is, without control characters. */

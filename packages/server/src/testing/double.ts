@@ -74,7 +74,7 @@ export interface TestServer extends AsyncDisposable {
   app: App;
   url: string;
   lines: LogLine[];
-  /** Execs whose readers were disconnected because they stalled. */
+  /** Ids of execs with a reader that was disconnected because it had stalled. */
   wedged: string[];
   fetch(path: string, init?: RequestInit): Promise<Response>;
 }
@@ -242,7 +242,7 @@ export const aStats = (over: Partial<Stats> = {}): Stats => ({
   ...over,
 });
 
-/** Returns figures as of a server that has not evaluated its alerts yet. */
+/** Returns the alert figures of a server that has not evaluated its alerts yet. */
 export const someFigures = (over: Partial<AlertFigures> = {}): AlertFigures => ({
   evaluatedAt: null,
   firing: [],

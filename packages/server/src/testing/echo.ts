@@ -7,7 +7,7 @@ export class Echo {
   readonly calls: unknown[] = [];
   /** Number of callers that are currently reading. */
   readers = 0;
-  /** Maximum number of bytes that stdin accepts at once. A small number simulates a keeper whose buffer is full. */
+  /** Maximum number of bytes that stdin accepts at once. A small number simulates a keeper with a full buffer. */
   takes = Number.POSITIVE_INFINITY;
   /** If set, every call that sends input to the exec throws this error. */
   refusal: Error | null = null;

@@ -3,8 +3,8 @@ import { anExec } from "./double.ts";
 
 export const FLOOD_RECORD_BYTES = 65_536;
 /**
- * Maximum number of records that are produced. Socket buffers hold far fewer, and a server without backpressure would
- * buffer all of them.
+ * Maximum number of records that are produced. Socket buffers have room for far fewer, and a server without
+ * backpressure would buffer all of them.
  */
 const MOST_RECORDS = 2_000;
 
