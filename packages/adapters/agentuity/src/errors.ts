@@ -1,7 +1,9 @@
 import type { ErrorCode } from "@holdfast/contract";
 import type { Dialect, WireError } from "@holdfast/server/adapter";
 
-/** The client's own error codes; every other Holdfast code is sent in capitals. */
+/**
+ * Error codes that the client knows, by Holdfast's code. Every other error is sent with Holdfast's code in capitals.
+ */
 const CODES: Readonly<Partial<Record<ErrorCode, string>>> = {
   sandbox_not_found: "SANDBOX_NOT_FOUND",
   sandbox_gone: "SANDBOX_TERMINATED",
@@ -11,13 +13,13 @@ const CODES: Readonly<Partial<Record<ErrorCode, string>>> = {
   exec_not_found: "EXECUTION_NOT_FOUND",
 };
 
-/** Statuses after which the client repeats any request by itself, for up to half a minute. */
+/** Statuses after which the client repeats a request by itself, whatever its method, for up to half a minute. */
 const REPEATED: readonly number[] = [502, 503];
 const NOT_REPEATED = 504;
 
 /**
- * Returns the HTTP status of an error. If the operation may have started, the status is never one after which the
- * client repeats the request.
+ * Returns the HTTP status of an error. A status after which the client would repeat the request is replaced by another
+ * one, unless the operation certainly did not start.
  */
 function errorStatus({ status, body }: WireError): number {
   return REPEATED.includes(status) && body.error.dispatched !== "no" ? NOT_REPEATED : status;
@@ -44,8 +46,9 @@ export const AGENTUITY: Dialect = {
 };
 
 /**
- * Error format for the routes that start commands. The client reports every 409 as "busy with another command", which
- * is wrong here, so conflicts get another status and the client shows their message.
+ * Error format for the routes that start commands. The client shows every error with status 409 as "busy with another
+ * command". A conflict on these routes has other causes, so it is sent with another status, and the client shows its
+ * message.
  */
 export const AGENTUITY_EXECUTE: Dialect = {
   ...AGENTUITY,

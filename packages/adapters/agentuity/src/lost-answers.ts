@@ -2,12 +2,12 @@ import { hash } from "node:crypto";
 import type { ServerResponse } from "node:http";
 import { randomText } from "@holdfast/contract";
 
-/** How long a request with a lost response is remembered: the client repeats such a request for half a minute. */
+/** How long a request with a lost response is remembered. The client repeats such a request for half a minute. */
 const REMEMBERED_MS = 60_000;
 const REMEMBERED_MAX = 1_000;
 /**
- * Only a request that was received at least this long ago can have been repeated: the client waits at least half a
- * second before it repeats a request.
+ * A new request can be a repetition of an equal request only if that request was received at least this long ago. The
+ * client waits at least half a second before it repeats a request.
  */
 const REPEATED_AFTER_MS = 400;
 /** How long a request that may be a repetition waits for the outcome of the earlier request. */
@@ -37,14 +37,15 @@ interface Lost {
 /**
  * Prevents a request from being carried out twice because its response was lost. If the connection breaks before the
  * response, the client sends the request again, and the repetition looks exactly like a new, equal request. So each
- * request gets an id under which its resources are created. If the connection closed before the response was written,
- * the next equal request gets the same id. Only one request gets it, and the engine creates nothing twice under one id.
+ * request gets an id under which its resources are created, and the engine creates nothing twice under one id. If the
+ * connection closed before the response was written, the next equal request, and only that one, gets the same id.
  *
- * Equal requests that are no repetitions are each carried out: once the response of a request was written, its id is
- * never reused. If an equal request has been unanswered for a while, a new request waits a moment, because the server
- * may notice the end of the lost connection only after it received the repetition. Not detected: a response that was
- * written but lost on the way, a broken connection that the server did not notice, and requests to a server that has
- * since restarted.
+ * Equal requests that are not repetitions are each carried out: once the response of a request was written, its id is
+ * never reused. The server may receive a repetition before it notices that the earlier connection has ended. So if an
+ * equal request has been unanswered for a while, a new request waits a moment for the outcome of that request.
+ *
+ * Three cases are not detected: a response that was written but lost on the way, a broken connection that the server
+ * did not notice, and requests to a server that has since restarted.
  */
 export class LostAnswers {
   readonly #limits: Limits;

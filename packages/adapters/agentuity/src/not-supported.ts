@@ -6,7 +6,9 @@ import { MOUNTED_AT } from "./adapter-context.ts";
 const SNAPSHOTS =
   "A Holdfast checkpoint does not outlive its sandbox, as a snapshot would; createDiskCheckpoint creates one, and create({ snapshot }) starts from it.";
 
-/** Hints by path segment. Other unsupported paths have no hint, because the path itself says enough. */
+/**
+ * Hints for unsupported paths, by path segment. Other unsupported paths get no hint, because the error names the path.
+ */
 const INSTEAD: Readonly<Record<string, string>> = { snapshot: SNAPSHOTS, snapshots: SNAPSHOTS };
 const WORDS_SHOWN = 5;
 

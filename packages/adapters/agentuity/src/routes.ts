@@ -1,9 +1,9 @@
 /**
  * Agentuity's sandbox API, for its published, unmodified client. This adapter only translates names, shapes and errors:
- * sandbox ids and names are the core's own, executions and jobs are execs, a pause is standby, and the engine holds,
- * wakes and fences calls. Requests that the client repeats on its own are not carried out twice: see `lost-answers.ts`.
- *
- * These routes have no operation ids and are not in the API document, which describes Holdfast's own API.
+ * sandbox ids and names are those of Holdfast, executions and jobs are execs, and a pause is standby. The engine holds
+ * calls, wakes sandboxes and fences old instances, as for calls to `/v1`. Requests that the client repeats on its own
+ * are not carried out twice: see `lost-answers.ts`. These routes have no operation ids and are not in the API document,
+ * which describes Holdfast's own API.
  */
 import type { App, RouteContext } from "@holdfast/server/adapter";
 import { type AdapterContext, MOUNTED_AT } from "./adapter-context.ts";

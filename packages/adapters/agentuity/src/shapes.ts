@@ -208,7 +208,9 @@ const holdfastShape = ({ status, signal, cause, dispatched, suspended }: Exec) =
   ...{ status, signal, cause, dispatched, suspended },
 });
 
-/** Returns a job's status by the signal that ended it: a stopped job gets SIGTERM, and a forced stop cancels it. */
+/**
+ * Returns a job's status. A stop ends the job with SIGTERM, and a forced stop cancels its exec; both give `cancelled`.
+ */
 function jobStatus(exec: Exec): string {
   const { status, exitCode, signal } = exec;
   if (status === "queued" || status === "starting") return "pending";

@@ -21,7 +21,7 @@ export function viewForRequest(request: FastifyRequest, { links, domain }: Adapt
   };
 }
 
-/** Returns the URLs of an execution's output; none for an ignored stream. */
+/** Returns a function that builds the URLs of an execution's output streams, without those that the request ignores. */
 export function linksFor(
   request: FastifyRequest,
   links: AdapterContext["links"],

@@ -6,7 +6,9 @@ const ARCHIVE = "An idle sandbox is suspended to disk and keeps its memory and p
 const SCHEDULES = "Holdfast has no scheduler; an external scheduler's calls wake a suspended sandbox.";
 export const NO_KEYS = "Drives have no keys of their own: any API key of the server may mount every drive.";
 
-/** Hints by path segment. Other unsupported paths have no hint, because the path itself says enough. */
+/**
+ * Hints for unsupported paths, by path segment. Other unsupported paths get no hint, because the error names the path.
+ */
 const INSTEAD: Readonly<Record<string, string>> = {
   network: "Opened ports are not reported; use waitForPorts of an exec to wait until ports are open.",
   archive: ARCHIVE,

@@ -1,9 +1,9 @@
 /**
  * Blaxel's API, for its published, unmodified clients. The control plane covers the account's resources, the data plane
  * the calls into one sandbox. This adapter only translates names, shapes and errors: names of sandboxes and drives are
- * the core's own, so that both APIs address the same resources, and the engine holds, wakes and fences calls.
- *
- * These routes have no operation ids and are not in the API document, which describes Holdfast's own API.
+ * those of Holdfast, so that both APIs address the same resources. The engine holds calls, wakes sandboxes and fences
+ * old instances, as for calls to `/v1`. These routes have no operation ids and are not in the API document, which
+ * describes Holdfast's own API.
  */
 import type { App, RouteContext } from "@holdfast/server/adapter";
 import { controlDriveRoutes } from "./control/control-drives.ts";
@@ -25,7 +25,10 @@ import { processRoutes } from "./process/process.ts";
 
 type Routes = (app: App, context: RouteContext) => void;
 
-/** Two base paths with the same routes: a client that is configured with a proxy adds `/api` by itself. */
+/**
+ * Base paths of the control plane, with the same routes: a client that is configured with a proxy adds `/api` by
+ * itself.
+ */
 const CONTROL_BASES = ["/v0", "/api"] as const;
 const CONTROL: readonly Routes[] = [
   controlSandboxRoutes,
@@ -62,7 +65,7 @@ export function blaxelRoutes(app: App, context: RouteContext): void {
   mount("", [unsupportedRoutes]);
 }
 
-/** Serves the same routes to callers with a session token. */
+/** Changes routes so that they admit callers by a session token instead of an API key. */
 const bySession =
   (routes: Routes): Routes =>
   (app, context) => {

@@ -268,7 +268,7 @@ export const fileShape = ({ name, path, sizeBytes, mode, uid, gid, modifiedAt }:
   lastModified: modifiedAt,
 });
 
-/** Returns the name of a user id; every image has these two users. */
+/** Returns the user name for a UID. Every image has the users `root` and `user`. */
 const ownerName = (id: number): string => (id === 0 ? "root" : id === 1_000 ? "user" : String(id));
 
 export function directoryShape(path: string, items: readonly FileStat[]) {

@@ -209,8 +209,8 @@ const CleanupBody = Type.Object(
 );
 
 /**
- * Converts the error "sandbox gone" to the response of a successful delete; rethrows all other errors. The engine
- * throws that error after it has deleted a sandbox without a readable record.
+ * Handles an error of a delete. The engine throws `sandbox_gone` after it has deleted a sandbox without a readable
+ * record, so that error is converted to the response of a successful delete. All other errors are rethrown.
  */
 const isGone =
   (id: string) =>

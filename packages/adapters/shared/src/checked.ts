@@ -19,8 +19,8 @@ export function checker<Schema extends TSchema>(
 
 function firstOf(result: unknown): string {
   const { error } = result as { error?: { instancePath?: string; message?: string }[] };
-  // Prefers an error about the value itself. The error of the parent schema, "schema is false", only says that a field
-  // is unknown.
+  // An error about the value itself is preferred. The error "schema is false" of the parent schema only says that a
+  // field is unknown.
   const finding = error?.find(({ message }) => message !== "schema is false") ?? error?.[0];
   return `${finding?.instancePath ?? ""} ${finding?.message ?? "is not valid"}.`.trim();
 }

@@ -1,6 +1,6 @@
 import type { Labels } from "@holdfast/contract";
 
-/** Limits of the contract's labels. */
+/** Maximum length of a label's value in the contract. */
 export const LABEL_VALUE_MAX = 256;
 export const LABELS_MAX = 64;
 
@@ -14,8 +14,8 @@ export function textToLabels(prefix: string, given: string): [string, string][] 
 }
 
 /**
- * Joins the text that `textToLabels` split (empty if there is none), and returns it with the keys of the labels that
- * held it.
+ * Joins the text that `textToLabels` split, and returns it with the keys of the labels that held it. The text is empty
+ * if there are no such labels.
  */
 export function textFromLabels(prefix: string, labels: Labels): { keys: string[]; text: string } {
   const keys = Object.keys(labels)

@@ -20,8 +20,8 @@ const StopQuery = Type.Object({ force: Type.Optional(Type.Boolean()) });
 const STOP_WAIT_MS = 10_000;
 
 /**
- * Jobs are background commands. A running job lets its sandbox go to standby, and continues after the wake. If standby
- * would keep only files, the job would be lost, so it keeps its sandbox awake.
+ * Jobs are background commands. A running job lets its sandbox go to standby, and continues after the wake. Only if the
+ * sandbox's standby keeps files without memory does a job keep the sandbox awake, because standby would end the job.
  */
 export function jobRoutes(app: App, context: AdapterContext): void {
   const { engine, callers, lost } = context;
@@ -40,7 +40,7 @@ export function jobRoutes(app: App, context: AdapterContext): void {
         id: jobIdOf(order),
         argv: body.command,
         files: [],
-        // A standby that keeps only files would end the command.
+        // Where standby keeps files without memory, it would end the job.
         keepAwake: standbyKind === "files",
         signal,
       });

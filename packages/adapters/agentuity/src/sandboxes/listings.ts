@@ -47,7 +47,8 @@ export function listingRoutes(app: App, context: AdapterContext): void {
   async function found(query: ListQuery): Promise<{ page: Shown[]; total: number }> {
     const all = await every(engine.sandboxes, statusesOf(query));
     const matching = all.filter((sandbox) => matches(sandbox, query));
-    // Every property except the reported status can be read from the sandbox's record alone.
+    // Without a filter or a sort by the reported status, only the sandboxes of the page are shown in full. The reported
+    // status is the only property that a sandbox's record alone does not determine.
     if (query.status === undefined && query.sort !== "status") {
       const { page, total } = pageOf(matching, query, ORDERS);
       return { page: await shownAll(page), total };

@@ -38,7 +38,7 @@ export function coresIn(where: string, text: string): number {
   return cores;
 }
 
-/** Returns the text of the create request if the amount has not changed since; undefined if it has. */
+/** Returns the text with which the create request gave an amount; undefined if the amount has changed since. */
 export const sameQuantity = (
   text: unknown,
   amount: number,

@@ -47,14 +47,17 @@ export type SandboxRequest = Static<typeof SandboxRequest>;
 
 const DEFAULT_RUNTIME = "host";
 /**
- * Maximum age of a one-shot sandbox. Normally the sandbox is deleted when a client learns that its command has ended.
- * If no client asks, the maximum age ends it. The server may delete it earlier when the host runs short of resources.
+ * Maximum age of a one-shot sandbox. Normally the sandbox is deleted earlier, when a client learns that its command has
+ * ended. The maximum age applies if no client asks. The server may also delete the sandbox earlier when the host runs
+ * short of resources.
  */
 const ONESHOT_TTL_MS = 86_400_000;
 
 const check = checker(CreateSandbox);
 
-/** Translates a sandbox request to Holdfast's. Unsupported fields are refused by name. */
+/**
+ * Translates the platform's create request to Holdfast's. If a field is not supported, throws an error that names it.
+ */
 export function sandboxRequest(
   body: SandboxRequest,
   { aliases, executionId }: { aliases: ImageAliases | undefined; executionId: string | undefined },

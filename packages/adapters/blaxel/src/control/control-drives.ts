@@ -36,8 +36,8 @@ interface Kind {
 
 const isEmpty = (value: unknown) => Array.isArray(value) && value.length === 0;
 /**
- * Drives of the API. Holdfast has one region, so a requested region has no effect. An update from the client contains
- * every field of the drive that the client read; fields that are not in `known` can't be changed.
+ * The API's drives, as opposed to its volumes. Holdfast has one region, so a requested region has no effect. An update
+ * from the client contains every field of the drive that the client read. Only the fields in `known` can be changed.
  */
 const DRIVES: Kind = {
   noun: "drive",

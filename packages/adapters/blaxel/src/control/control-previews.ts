@@ -1,7 +1,7 @@
 /**
  * Previews and their tokens. The client creates a session with the same call as a preview: a preview gives access to a
  * port, a session gives access to the sandbox's API. Sessions are stored as previews, under names that no other call
- * can create, so that the link of a preview can never be used as a session.
+ * can create, so that the URL of a preview can never be used as that of a session.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { checker, isAnything, type Known, notSupported, refuseFields } from "@holdfast/adapter-shared";
@@ -113,8 +113,8 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
   async function find(ref: string, name: string): Promise<{ sandbox: Sandbox; preview: PreviewInfo }> {
     const sandbox = await engine.sandboxes.get(ref);
     const all = await live(sandbox);
-    // Holdfast's own API can create a preview whose name looks like that of a session. Such a preview is stored without
-    // the prefix of sessions.
+    // The name is first looked up as that of a session, which is stored with a prefix, and then unchanged. Holdfast's
+    // own API can create a preview that is named like a session and is stored without that prefix.
     const found =
       all.find((preview) => preview.name === storedName(name)) ??
       all.find((preview) => preview.name === name);
@@ -288,7 +288,10 @@ function headersIn(
   );
 }
 
-/** Returns the earlier of the two expiry times as a duration. */
+/**
+ * Returns how long the preview is valid. If the request gives both a duration and a date, the earlier end applies.
+ * Returns no duration if the request gives neither.
+ */
 function durationOf({ spec: { ttl, expires } }: PreviewRequest, now: number): { ttlMs?: number } {
   const limits = expires ? [untilMs("body/spec/expires", expires, now)] : [];
   if (ttl) limits.push(ageMs("body/spec/ttl", ttl));

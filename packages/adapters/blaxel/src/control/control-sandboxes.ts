@@ -68,8 +68,8 @@ export function controlSandboxRoutes(app: App, context: RouteContext): void {
     const all = await everything((page) =>
       engine.sandboxes.list({ labels: externalIdLabel(externalId), ...page }),
     );
-    // A sandbox that failed or is being deleted keeps its external id for a while, even if a new sandbox already has
-    // the same one.
+    // Several sandboxes can have the same external id, because a sandbox that failed or is being deleted keeps it for a
+    // while. A sandbox that is neither is preferred.
     const found = all.find(({ status }) => !ENDING.includes(status)) ?? all.at(-1);
     if (found !== undefined) return shown(found, publicOrigin(request));
     const message = `No sandbox has the external id ${JSON.stringify(externalId)}.`;
@@ -92,8 +92,8 @@ export function controlSandboxRoutes(app: App, context: RouteContext): void {
 }
 
 /**
- * Rethrows a name conflict. If the name is taken by a sandbox that is being deleted, the client waits for the delete
- * and asks again.
+ * Rethrows an error of a create. If the name belongs to a sandbox that is being deleted, throws `name_taken` instead,
+ * because the client then waits for the delete and asks again.
  */
 function rethrowNameTaken(error: unknown): never {
   if (!isHoldfastError(error) || error.code !== "sandbox_gone") throw error;

@@ -1,6 +1,6 @@
 /**
- * Snapshots are checkpoints, and a fork is a sandbox created from one. On the platform snapshots belong to the account
- * and outlive their source; here they belong to their sandbox and are deleted with it.
+ * Snapshots are checkpoints, and a fork is a sandbox created from a checkpoint. On the platform, snapshots belong to
+ * the account and outlive their source. In Holdfast, a checkpoint belongs to its sandbox and is deleted with it.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { checker, isAnything, type Known, notSupported, refuseFields } from "@holdfast/adapter-shared";

@@ -17,7 +17,10 @@ const MountRequest = Type.Object({
 });
 
 const KNOWN = fieldsOf(MountRequest);
-/** The holder of a session token has no API key, and a drive may contain data of other sandboxes. */
+/**
+ * Error message for a mount request with a session token instead of an API key. A session gives access to one sandbox
+ * only, and a drive may contain data of other sandboxes, so only an API key may mount a drive.
+ */
 const NOT_BY_SESSION =
   "Mounting a drive needs an API key; a session only gives access to its sandbox and the drives mounted there.";
 
@@ -25,7 +28,8 @@ export function driveMountRoutes(app: App, { engine, callers }: RouteContext): v
   app.get("/drives/mount", { schema: { params: InSandbox } }, async ({ params }) => {
     const { items } = await engine.mounts.list(params.name);
     const isBroken = ({ state }: Mount) => state === "broken";
-    // Lists only mounts that serve, because clients that ignore the state of a mount would use every listed one.
+    // The list of mounts contains only those that serve, because some clients ignore the state of a mount and would use
+    // every listed one.
     return {
       mounts: items.filter((mount) => !isBroken(mount)).map(mountShape),
       broken: items.filter(isBroken).map((mount) => ({ ...mountShape(mount), cause: mount.cause })),

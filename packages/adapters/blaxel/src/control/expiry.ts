@@ -48,7 +48,10 @@ export function expiryOf({ ttl, expires, policies = [] }: AskedExpiry, createdAt
   };
 }
 
-/** Tolerance for dates, because a date was converted to an age shortly before the sandbox got its creation time. */
+/**
+ * Tolerance when expiry settings are compared with a sandbox's limits. A requested date differs from the limit by a
+ * moment, because it was converted to an age shortly before the sandbox got its creation time.
+ */
 const DRIFT_MS = 60_000;
 
 /**

@@ -36,7 +36,7 @@ const FIELDS = {
 } as const;
 const REST = `${OURS}rest-`;
 const ASKED = `${OURS}asked-`;
-/** Limits of the contract's labels. */
+/** Matches the keys that the contract allows for labels. */
 const KEY = /^[a-zA-Z0-9]([a-zA-Z0-9._/-]{0,61}[a-zA-Z0-9])?$/;
 
 /** Marks a drive that was created as a volume. */
@@ -64,8 +64,7 @@ export function toLabels({ labels, asked, ...fields }: Tags): Labels {
 }
 
 /**
- * Returns whether a label can be stored unchanged: it meets Holdfast's limits, and its key differs from the keys that
- * this file generates.
+ * Returns whether a label can be stored unchanged: it meets Holdfast's limits, and this file does not generate its key.
  */
 const fits = ([key, value]: [string, string]): boolean =>
   KEY.test(key) && !key.startsWith(OURS) && value.length <= LABEL_VALUE_MAX;
@@ -89,8 +88,8 @@ function restOf(labels: Labels): Record<string, string> {
 }
 
 /**
- * Joins the text that was split over the labels with that prefix, and parses it; null if another client wrote these
- * labels.
+ * Joins the text that was split over the labels with that prefix, and parses it. Returns null if there is no such
+ * label, or if the text can't be parsed because another client wrote these labels.
  */
 function joined<Value extends object>(labels: Labels, prefix: string): Value | null {
   const { text } = textFromLabels(prefix, labels);

@@ -63,9 +63,9 @@ export async function everything<Item>(
 }
 
 /**
- * Returns one page. A client that sends no API version expects an array of all items, and gets that. A page's cursor is
- * the position of its last item in the sort order. So if items are created or deleted between two pages, no other item
- * is repeated or skipped.
+ * Returns one page. A client that sends no API version gets an array of all items instead, as it expects. A page's
+ * cursor is the position of its last item in the sort order. So if items are created or deleted between two pages, no
+ * other item is repeated or skipped.
  */
 export function listed<Item>(
   request: FastifyRequest,

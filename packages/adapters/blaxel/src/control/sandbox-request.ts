@@ -82,13 +82,15 @@ const DEFAULT_IMAGE_NAME = "blaxel/base-image:latest";
 interface Reading {
   aliases: ImageAliases | undefined;
   now: number;
-  /** Whether the request may return an existing sandbox of that name. */
+  /** Whether the request may return an existing sandbox with the requested name. */
   createIfNotExist: boolean;
 }
 
 const check = checker(CreateSandbox);
 
-/** Translates a sandbox request to Holdfast's. Unsupported fields are refused by name. */
+/**
+ * Translates the platform's create request to Holdfast's. If a field is not supported, throws an error that names it.
+ */
 export function sandboxRequest(
   { metadata = {}, spec = {} }: SandboxRequest,
   reading: Reading,
@@ -117,8 +119,8 @@ export function sandboxRequest(
 }
 
 /**
- * Returns the requested values that Holdfast can't store in the form of the request, so that they can be stored in
- * labels and returned unchanged.
+ * Returns the requested values for which Holdfast has no field of the same form. They are stored in labels, so that the
+ * client gets them back unchanged.
  */
 export function askedOf({ runtime, lifecycle }: Spec): Asked & AskedExpiry {
   const policies = lifecycle?.expirationPolicies ?? [];
@@ -193,7 +195,7 @@ export function environmentOf(envs: readonly { name: string; value?: unknown }[]
   );
 }
 
-/** Translates a volume, which is a persistent, named drive: the drive of that name is mounted. */
+/** Translates a volume to a mount. A volume is a persistent drive, which the volume's name identifies. */
 function mountOf({ name, mountPath, readOnly, type }: Static<typeof Volume>): MountDrive {
   if (type === "ephemeral") {
     throw notSupported("spec.volumes of type ephemeral", "The sandbox's own disk is ephemeral storage.");

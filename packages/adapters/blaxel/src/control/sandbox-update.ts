@@ -40,7 +40,8 @@ export function sandboxUpdate(
       ...(ports === undefined ? {} : { ports }),
       ...(secrets.length > 0 ? { secrets } : {}),
     };
-    // A client reads a secret without its value, and sends it back without a value.
+    // A known secret without a value stays unchanged: the client has read it without its value, and sends back what it
+    // read.
     const sent = envs.filter(({ name, value }) => value != null || !secretsBefore.includes(name));
     if (sent.length > 0) changes.env = environmentOf(sent);
   }
@@ -49,8 +50,8 @@ export function sandboxUpdate(
 }
 
 /**
- * Returns the names of the variables that are secrets after an update. A variable in the update is a secret if the
- * update says so. A variable that is not in the update stays what it was.
+ * Returns the names of the variables that are secrets after an update. For a variable in the update, the update says
+ * whether it is a secret. Any other variable is a secret if it was one before.
  */
 function secretsOf(envs: readonly { name: string; secret?: unknown }[], before: readonly string[]): string[] {
   const named = new Set(envs.map(({ name }) => name));

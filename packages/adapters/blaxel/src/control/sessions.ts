@@ -3,7 +3,7 @@ import type { App, RouteContext } from "@holdfast/server/adapter";
 import { presented } from "@holdfast/server/adapter";
 import type { FastifyReply } from "fastify";
 
-/** The client creates its sessions as private previews of this port, with this text in their names. */
+/** The client creates its sessions as private previews of this port, with names that contain `SESSION_NAME`. */
 export const SESSION_PORT = 443;
 const SESSION_NAME = "session-";
 /** Prefix of the stored names of sessions. Only this file creates preview names with a colon. */

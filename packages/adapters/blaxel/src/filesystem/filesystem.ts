@@ -11,8 +11,8 @@ import { directoryShape, fileShape } from "../shapes.ts";
 import { formOf } from "./multipart-form.ts";
 
 /**
- * The parameters of a route whose URL ends with a path. The slashes in the path are percent-encoded, or literal, which
- * gives two slashes in a row.
+ * The parameters of a route whose URL ends with an absolute path. The slashes in the path may be percent-encoded or
+ * literal. If they are literal, the path's first slash follows the slash of the URL.
  */
 export const AtPath = Type.Object({ ...InSandbox.properties, "*": Type.String() });
 export const pathOf = ({ "*": rest }: Static<typeof AtPath>): string => resolveHome(rest);

@@ -29,8 +29,8 @@ export class Collector {
   }
 
   /**
-   * Decodes a record and returns the text of all characters that are complete with it. The text is returned even if it
-   * exceeds the limit of what is collected.
+   * Decodes a record, adds its text to the collected output, and returns the text. An incomplete last character is
+   * returned with the next record. Text that exceeds the limit is returned, but not collected.
    */
   take(stream: OutputStream, data: Uint8Array): string {
     const text = this.#decoders[stream].write(Buffer.from(data.buffer, data.byteOffset, data.byteLength));
@@ -72,8 +72,9 @@ export async function outputOf(
 }
 
 /**
- * Returns the output that the exec record includes. Reads the output again if the record's output is truncated, or if
- * both stdout and stderr have output: the record does not show in which order they were written.
+ * Returns the output of an exec. It is read from the journal if the output in the exec's record is truncated. It is also
+ * read from the journal if both stdout and stderr have output, because the record does not show their order. Otherwise
+ * the output in the record is complete.
  */
 export async function outputWith(execs: ExecApi, exec: Exec, signal: AbortSignal): Promise<Output> {
   const { stdout = "", stderr = "" } = exec;

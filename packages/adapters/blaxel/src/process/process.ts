@@ -124,8 +124,8 @@ export function processRoutes(app: App, context: RouteContext): void {
   }
 
   /**
-   * Waits until the process ends, up to the maximum wait. The maximum is shorter than the client's own timeout. A
-   * process that is still running then is returned as running.
+   * Waits until the process ends, up to the maximum wait, which is shorter than the client's own timeout. If the
+   * process is still running then, it is returned as running.
    */
   async function ended(exec: Exec, workingDir: string, signal: AbortSignal) {
     const known = await engine.execs.wait(exec.id, { waitMs: numbers.execWaitMaxMs, signal });
@@ -193,7 +193,7 @@ export function processRoutes(app: App, context: RouteContext): void {
       const signal = callers.signal(reply.raw);
       const deadline = Date.now() + Math.min(query.timeout * 1_000, numbers.execWaitMaxMs);
       for (;;) {
-        // Finding the process keeps its sandbox awake.
+        // Finding a running process wakes its sandbox, which also counts as use and so keeps the sandbox awake.
         const process = await found(params, signal);
         const left = deadline - Date.now();
         if (left <= 0 || isOver(process)) return shown(process, signal);
@@ -302,7 +302,10 @@ export function processRoutes(app: App, context: RouteContext): void {
   }
 }
 
-/** A process, and the supervised process of which it is a run, if any. */
+/**
+ * A found process. If it is restarted on failure, `supervised` is the supervised process, and `exec` is one of its
+ * runs.
+ */
 interface Found {
   exec: Exec;
   supervised: Process | null;
@@ -330,7 +333,7 @@ function orderOf(body: ProcessRequest, { standbyKind }: Sandbox): StartExec {
     ...(timeoutMs > 0 ? { timeoutMs } : {}),
     ...(body.stdin ? { openStdin: true } : {}),
     user: "root",
-    // A standby that keeps only files would end the command, so the command then keeps the sandbox awake.
+    // Where standby keeps files without memory, it would end the command, so every command keeps the sandbox awake.
     keepAwake: waitForCompletion || keepAlive || standbyKind === "files",
   };
 }
@@ -356,7 +359,7 @@ function refuseUnknown(body: ProcessRequest): void {
 /** Causes with which an exec ends if its command was sent to the sandbox but did not run. */
 const UNSTARTED: readonly string[] = ["not_found", "not_executable", "cwd", "user"];
 
-/** Throws if no command ran: the client expects an error, as on the platform. */
+/** Throws if the command did not run, because the client expects an error in this case, as on the platform. */
 function refuseUnstarted({ id, sandboxId, status, cause, dispatched }: Exec): void {
   if (status !== "refused" && !UNSTARTED.includes(cause?.code ?? "")) return;
   const code = cause?.code === "queue_timeout" ? "too_many_execs" : "invalid_request";

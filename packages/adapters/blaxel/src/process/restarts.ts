@@ -38,7 +38,9 @@ const check = checker(StartProcess);
 const MADE_UP = "bl-";
 export const isMadeUp = (name: string): boolean => name.startsWith(MADE_UP);
 
-/** Returns the id of the supervised process of which an exec is a run; null if the exec is not a run of one. */
+/**
+ * Returns the id of the supervised process to which an exec belongs; null if the exec is not a run of such a process.
+ */
 export const supervisedIdOf = ({ id }: Pick<Exec, "id">): string | null => RUN_ID.exec(id)?.[0] ?? null;
 
 export class Restarts {
@@ -72,8 +74,8 @@ export class Restarts {
   }
 
   /**
-   * Returns the supervised process of which the exec is a run. Returns null if the exec is not a run, or if a later
-   * process of the same name has replaced that process.
+   * Returns the supervised process to which the exec belongs. Returns null if the exec is not a run of a supervised
+   * process, or if that process has been replaced by a later one of the same name.
    */
   async supervisedProcess(exec: Exec): Promise<Process | null> {
     const name = supervisedIdOf(exec);
@@ -94,8 +96,8 @@ export class Restarts {
   }
 
   /**
-   * Returns the output of all runs together. It is limited to the size of one run's output: the oldest output is
-   * dropped.
+   * Returns the output of all runs together. Their total is limited to the size that one run may have; the oldest
+   * output is dropped.
    */
   async output(process: Process, signal: AbortSignal): Promise<Output> {
     const all: Output = { ...NO_OUTPUT };
