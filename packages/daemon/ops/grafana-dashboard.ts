@@ -323,7 +323,7 @@ function panelOf(
 
 /**
  * Returns the threshold line of a panel: values above it are red. A threshold of 0 is drawn at 1, the next whole
- * number. Null if the alert is switched off.
+ * number. Returns null if the alert is switched off.
  */
 function lineOf({ kind, subject, scale = 1 }: NonNullable<Panel["alert"]>, numbers: Numbers): number | null {
   const { threshold } = limitsOf(kind, subject ?? null, numbers);

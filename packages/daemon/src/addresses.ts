@@ -27,7 +27,7 @@ const urlOf = (host: string, port: number): string =>
 const isLoopback = (host: string): boolean =>
   host === "localhost" || host === "::1" || /^127\.\d+\.\d+\.\d+$/.test(host);
 
-/** Link-local addresses are left out: they need a zone, which URLs can't have. */
+/** Link-local addresses are left out: they are only valid with the name of an interface, which URLs can't contain. */
 const ownAddresses = (): string[] =>
   Object.values(networkInterfaces()).flatMap((found) =>
     (found ?? []).map(({ address }) => address).filter((address) => !/^fe80:/i.test(address)),

@@ -19,13 +19,13 @@ const AGAIN_MS = 1_000;
 
 interface Announcement {
   /**
-   * Publishes the server's URL once the server listens, together with the key that clients on this machine send. Calls
-   * are held until the server accepts work. `remote`: the server's URLs for other machines.
+   * Publishes the server's URL when the server listens, together with the key that clients on this machine send. Calls
+   * that arrive before the server accepts work are held. `remote`: the server's URLs for other machines.
    */
   listening(url: string, key: string, remote?: readonly string[]): void;
   /**
-   * Removes the URL before the server stops listening. Otherwise a client could connect to another program that listens
-   * there next.
+   * Removes the published URL. Must be called before the server stops listening, because another program could listen
+   * at that address next, and clients would connect to it.
    */
   closing(): void;
   /** Removes the announcement. Safe to call repeatedly, and from an exit handler. */
@@ -52,8 +52,8 @@ export function announce(options: { stateDir: string; repository: string }): Ann
       putInPlace(forClients, content);
     } catch (error) {
       if (!(error instanceof Error && "code" in error && error.code === "ENOSPC")) throw error;
-      // Retries later if the disk is full. The server starts nevertheless: it is needed to free space, and clients that
-      // know its address can use it.
+      // If the disk is full, the write is repeated later. The server starts nevertheless: it is needed to free space,
+      // and clients that know its address can use it.
       again = setTimeout(() => tellClients(content), AGAIN_MS).unref();
     }
   };
@@ -128,8 +128,8 @@ function read(file: string): { pid?: unknown; startTime?: unknown } | null {
 }
 
 /**
- * Returns the start time of a process in clock ticks since boot (field 22 of its stat file, counted from after the
- * command name). Null if there is no such process.
+ * Returns the start time of a process, in clock ticks since boot; null if there is no such process. The start time is
+ * field 22 of the process's stat file, and is counted from after the command name, which may contain spaces.
  */
 export function startTimeOf(pid: number): string | null {
   try {

@@ -167,8 +167,8 @@ function checkNumber(name: string, given: unknown, source: string): void {
 const isNumberName = (name: string): name is keyof Numbers => Object.hasOwn(NUMBERS, name);
 
 /**
- * Returns the check for a number and a text with its rule. A number whose default is a fraction is a share from 0 to 1.
- * A time must not exceed the longest timer, unless it is a retention time.
+ * Returns the check for a number, and a text that describes the valid values. A number with a fraction as its default
+ * is a share from 0 to 1. A time must not exceed the longest timer, unless it is a retention time.
  */
 function ruleFor(name: keyof Numbers): { isRight: (given: unknown) => boolean; rule: string } {
   const usual: unknown = NUMBERS[name];

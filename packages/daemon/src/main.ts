@@ -106,8 +106,8 @@ export async function startServer(
   taken.defer(() => driver.close());
   notePlace(stateDir, installation, log);
   await requireFreePort(config);
-  // The schema is upgraded only when everything else that a start needs is there. So if the start fails earlier, the
-  // earlier version can still open the database.
+  // The schema is upgraded only after everything else that a start needs has been prepared. If the start fails before
+  // that, the earlier version of Holdfast can still open the database.
   const store = await prepared.open();
   taken.defer(() => store.close());
 

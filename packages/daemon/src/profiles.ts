@@ -16,8 +16,8 @@ const labelsOf = (adapter: string): readonly string[] =>
 
 const PROFILES: Readonly<Record<string, Profile>> = {
   /**
-   * For operators who run few, short sandboxes, one for each task. Reports whatever differs from that: many active
-   * sandboxes, a sandbox that is awake for more than five minutes, and a sandbox without a task.
+   * For operators who run few, short sandboxes, one for each task. Alerts and diagnoses report what does not fit that:
+   * many active sandboxes, a sandbox that is awake for more than five minutes, and a sandbox without a task.
    */
   runbook: {
     numbers: {

@@ -1,4 +1,6 @@
-/** Port on which the self-test listens. */
+/**
+ * Port on which the self-test's program listens in the sandbox.
+ */
 export const PORT = 8765;
 
 /**

@@ -129,7 +129,8 @@ const MOUNTED_AT = "/self-test";
 const LISTENER_MS = 60_000;
 
 /**
- * Checks that the key and a preview link both reach a listener, and that the link no longer works once it is revoked.
+ * Checks that a listener can be reached with the key and by the URL of a preview, and that this URL no longer works
+ * after the preview was deleted.
  */
 async function openPort(api: Api, id: string): Promise<string> {
   const order = { command: LISTENER, detach: true, timeoutMs: LISTENER_MS };

@@ -10,8 +10,8 @@ interface Shutdown {
 }
 
 /**
- * Handles signals: the first starts an orderly shutdown with a time limit; the second exits at once. Returns a function
- * that returns whether the shutdown has begun.
+ * Handles signals: the first one starts an orderly shutdown with a time limit, the second one exits at once. The
+ * returned function reports whether the shutdown has begun.
  */
 export function closeOnSignal({ log, shutdownMs, onStopping, close }: Shutdown): () => boolean {
   let closing = false;

@@ -4,8 +4,8 @@ import type { Readable } from "node:stream";
 import { HoldfastError } from "@holdfast/contract";
 
 /**
- * Options of GNU tar that preserve everything about a sandbox's files. Owners are numbers, because names differ between
- * hosts. `pack` adds `--one-file-system` as a precaution, although there is no mount inside a copy.
+ * Options of GNU tar that preserve everything about a sandbox's files. Owners are stored as numbers, because user names
+ * differ between hosts.
  */
 const KEEP = ["--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner"];
 const COMPLAINT_BYTES = 2_000;

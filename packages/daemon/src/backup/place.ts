@@ -6,8 +6,9 @@ import { StartFailure } from "../start-failure.ts";
 import { MANIFEST_FILE } from "./backup-manifest.ts";
 
 /**
- * The place of an installation. Its sandboxes' directory is identified by inode and creation time. A copy of the
- * directory differs in these, and neither a reboot nor a rename of the state directory changes them.
+ * The place of an installation: its path, and the inode and creation time of its sandboxes' directory. Inode and
+ * creation time distinguish the installation from a copy of it. A reboot or a rename of the state directory does not
+ * change them.
  */
 interface Place {
   installation: string;
@@ -48,13 +49,15 @@ export function recordPlace(stateDir: string, installation: InstallationId): voi
   renameSync(`${file}.new`, file);
 }
 
-/** A creation time of 0 means that the file system does not record it, so only the inodes are compared. */
+/**
+ * Returns whether the directory is the recorded one. A creation time of 0 means that the file system does not record
+ * it; only the inodes are compared then.
+ */
 const isAt = (known: Place, { inode, born }: Pick<Place, "inode" | "born">): boolean =>
   known.inode === inode && (known.born === born || known.born === "0" || born === "0");
 
 /**
- * Returns the path of the original if the directory is a copy of an installation that was recorded elsewhere; null if
- * it is not.
+ * Returns the recorded path of the original if the directory is a copy of an installation; null if it is not a copy.
  */
 export function copiedFrom(stateDir: string): string | null {
   const known = readPlace(stateDir);

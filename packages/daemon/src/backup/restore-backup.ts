@@ -48,7 +48,8 @@ export async function restoreBackup(
   if (!existsSync(from)) throw new StartFailure(`${from} does not exist.`, "Name the directory of a backup.");
   const target = prepareTarget(from, to);
   const hold = holdStateDirectory(target);
-  // A backup has no lock. A copied state directory has one, which another server might hold.
+  // A backup has no lock. If the source is a copied state directory, its lock is taken, because a server might use the
+  // directory.
   const sourceHold = existsSync(join(from, MANIFEST_FILE)) ? null : holdStateDirectory(from);
   try {
     const source = await openSource(from, clock);

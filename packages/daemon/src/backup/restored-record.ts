@@ -27,8 +27,9 @@ const WITH_MEMORY: readonly PhaseState["name"][] = ["launching", "running", "pau
 
 /**
  * Returns the record of a sandbox in the restored installation. A sandbox with restored files is in standby, unless it
- * had failed; it has its memory if that was restored too. The record refers to no processes, because those of the
- * original may still run. The time between the backup and the restore does not count against the sandbox's TTL.
+ * had failed or was being deleted. Its standby has memory only if the memory was restored too. The record refers to no
+ * processes, because the processes of the original may still run. The time between the backup and the restore does not
+ * count against the sandbox's TTL.
  */
 export function restoredRecord(
   record: SandboxRecord,
@@ -78,8 +79,8 @@ function asleep(next: SandboxRecord, record: SandboxRecord, { now, hasMemory }: 
       events: [],
     };
   }
-  // Because of this lease the engine looks for processes of the sandbox. It also ends the sandbox's open execs,
-  // according to their journals.
+  // This lease makes the engine look for processes of the sandbox, and end the sandbox's open execs as their journals
+  // show.
   const lease = {
     ...({ state: "stop_needed", reason: "standby", generation, attempts: 0 } as const),
     ...{ nextAttemptAt: now, lastError: null },

@@ -49,10 +49,12 @@ export function requireBackupDirectory(directory: string, stateDir: string): str
 }
 
 /**
- * Takes a backup of the whole installation while the server runs. A running sandbox is frozen while it is copied. The
- * drives that it mounts are copied at the same moment, and so are the other running sandboxes that mount them. A
- * sandbox in standby is copied with its memory. The database records of a sandbox are copied at the same moment as the
- * sandbox. The manifest is written last: a directory without a manifest is not a backup.
+ * Takes a backup of the whole installation while the server runs.
+ *
+ * Each running sandbox is frozen while it is copied. All drives that it mounts, and all other running sandboxes that
+ * mount these drives, are copied during the same freeze. A sandbox in standby is copied with its memory. The database
+ * records of a sandbox are copied together with its files. The manifest is written last: a directory without a manifest
+ * is not a backup.
  */
 export async function takeBackup(
   parts: BackupParts,
@@ -196,7 +198,8 @@ class GroupCopy {
 
   /**
    * Waits until the sandboxes are in a state in which they can be copied, and returns their records. Leaves out
-   * sandboxes that were deleted or have no files yet, and skips those that stay in another state for too long.
+   * sandboxes that were deleted or have no files yet. Skips a sandbox, with a reason, if it can't be copied before the
+   * time limit.
    */
   async #settled(ids: readonly SandboxId[], signal: AbortSignal): Promise<SandboxRecord[]> {
     const { clock, store } = this.#parts;

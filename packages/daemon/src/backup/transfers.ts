@@ -326,8 +326,8 @@ function newRecord({ spec }: ExportInfo, name: string, now: number): SandboxReco
 }
 
 /**
- * Throws if the path in an unpacked archive is not a file or directory as expected. A link could lead anywhere on the
- * host.
+ * Throws if the path in an unpacked archive is not a file or directory as expected. A symbolic link, for example, could
+ * lead anywhere on the host.
  */
 function requirePlain(path: string, kind: "file" | "directory"): void {
   const found = lstatSync(path, { throwIfNoEntry: false });
