@@ -1,12 +1,12 @@
 /**
- * Reports every `export` that no other file imports. After the word `export` is removed, the compiler reports the
- * declaration if its own file does not use it either.
+ * Reports every `export` that no other file imports. The fix is to remove the word `export`. The compiler then reports
+ * the declaration if its own file does not use it either.
  */
 import { filesIn, packageExports, resolveImport, sourceOf } from "./imports.ts";
 
 /**
- * Files whose exports count as used: the entries of the packages, because a package decides itself what it offers, and
- * the file whose exports vitest calls.
+ * Files with exports that count as used. These are the entries of the packages, because a package decides itself what
+ * it offers, and the file with exports that vitest calls.
  */
 const ENTRIES = [...packageExports().values(), "test/setup/global.ts"];
 
@@ -15,16 +15,16 @@ const DECLARATION =
 /** Matches an import or export clause with its module, as in `import type { a, b as c } from "./d.ts"`. */
 const CLAUSE =
   /^(import|export)\s+(?:type\s+)?((?:[\w$]+\s*,\s*)?(?:\{[^}]*\}|\*(?:\s+as\s+[\w$]+)?|[\w$]+))\s+from\s+"([^"]+)"/gm;
-/** Matches the use of a module within an expression or a type, with the names that are taken of it, if it is seen. */
+/** Matches an `import()` within an expression or a type, with the names taken from the module if they can be seen. */
 const INLINE = /(?:\{([^{}]{0,300})\}\s*=\s*await\s+)?\bimport\(\s*"([^"]+)"\s*\)(?:\)?\.([\w$]+))?/g;
 /** Matches the names in braces: `a`, `type a`, `a as b`, and `a: b` in a destructuring. */
 const NAMES = /(?:\btype\s+)?([\w$]+)(?:\s*(?:\bas\b|:)\s*([\w$]+))?/g;
 
 interface Reference {
   from: string;
-  /** Name in the other file; `*` stands for all of its exports. */
+  /** Name in the imported file; `*` stands for all exports of that file. */
   name: string;
-  /** Name under which this file exports it again; null if it does not. */
+  /** Name under which the importing file exports it again; null if it is not exported again. */
   again: string | null;
 }
 
@@ -60,7 +60,9 @@ const sources = new Map(files.map((file) => [file, sourceOf(file)]));
 const references = new Map([...sources].map(([file, source]) => [file, referencesOf(file, source)]));
 const used = new Set<string>();
 
-/** Marks an export as used and, if the file only exports it again, the export that it stands for. */
+/**
+ * Marks an export as used. If the file only re-exports the name from another file, marks the export in that file too.
+ */
 function use(file: string, name: string): void {
   const key = `${file} ${name}`;
   if (used.has(key)) return;

@@ -1,7 +1,7 @@
 /**
  * Rejects unclear phrases and suggests plain words. It reads the string literals of production code in TypeScript and C
- * (errors, hints, help, events, alerts, findings and log lines) and, for the worst of the phrases, all comments and test
- * names. It also rejects the same words in identifiers, except in tests.
+ * (errors, hints, help, events, alerts, findings and log lines) and, for the worst of the phrases, all comments and
+ * test names. It also rejects the same words in identifiers, except in tests.
  */
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -59,10 +59,15 @@ const IDENTIFIERS: readonly (readonly [words: string, instead: string])[] = [
   ["said", "the noun of what it holds: message, response, output"],
 ];
 const IDENTIFIER = /(?<![\w$.])[A-Za-z_$][\w$]*/g;
-/** The field `said` of a stored process record: a new name would need a migration. */
+/**
+ * The field `said` of a stored process record is exempt, because renaming it would need a migration of the database.
+ */
 const STORED = /\bsaid\??:/g;
 
-/** Matches string literals. Only those that contain a space are checked: sentences and fragments. */
+/**
+ * Matches string literals. Only literals that contain a space are checked, because those are sentences or parts of
+ * them.
+ */
 const LITERAL = /"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`/g;
 
 /** Matches the name of a test or of a group of tests. */

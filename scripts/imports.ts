@@ -1,4 +1,6 @@
-/** Reads the files of the repository and resolves the imports in them, for `check-imports.ts` and `check-exports.ts`. */
+/**
+ * Reads the files of the repository and resolves their imports, for `check-imports.ts` and `check-exports.ts`.
+ */
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { dirname, join, normalize } from "node:path";
@@ -10,7 +12,9 @@ const C_SOURCES = "packages/keeper/c";
 interface Import {
   file: string;
   line: number;
-  /** The imported file, or the name as written if it looks like one of ours and is not found. */
+  /**
+   * The path of the imported file, or the name as written if it looks like a file of this repository but is not found.
+   */
   target: string;
 }
 

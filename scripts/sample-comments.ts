@@ -1,7 +1,7 @@
 /**
  * Prints a random sample of comments for a reader who has not seen the code: `node scripts/sample-comments.ts [--seed
- * 1] [--count 60] [--under packages/keeper/c]`. Below each comment is the line of code that it stands above, as a reader of
- * the file sees it. The same seed on the same tree gives the same comments. A comment is clear if one reading suffices.
+ * 1] [--count 60] [--under packages/keeper/c]`. Below each comment is the line of code that follows it in the file. The
+ * same seed on the same tree gives the same comments. A comment is clear if one reading suffices.
  */
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -12,8 +12,8 @@ import { commentsIn } from "./comments.ts";
 
 const TOP = fileURLToPath(new URL("..", import.meta.url));
 /**
- * Minimum length of a comment in the sample, without the dashes of a heading. Shorter comments are labels, which are too
- * short to be unclear.
+ * Minimum length of a comment in the sample, not counting the dashes of a heading. Shorter comments are labels, which
+ * are too short to be unclear.
  */
 const MIN_LENGTH = 30;
 /** Matches the dashes around the text of a section heading, as in `── Requests ──────`. */

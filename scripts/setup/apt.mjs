@@ -1,6 +1,9 @@
 import { hasCommand, run } from "./command.mjs";
 
-/** Returns whether packages of the distribution can be installed without a password. That requires root and apt. */
+/**
+ * Returns whether packages of the distribution can be installed without asking for a password: the user is root, and
+ * apt exists.
+ */
 export const canInstall = () => process.getuid() === 0 && hasCommand("apt-get");
 
 export const apt = (args, options = {}) =>

@@ -114,8 +114,8 @@ export function fetchSource(mirror, suite, directory) {
 }
 
 /**
- * Makes apt's unprivileged user the owner of the directory: apt downloads as that user if it may write there, else as
- * root.
+ * Makes apt's unprivileged user the owner of the directory. Apt downloads as that user if the user may write there, and
+ * as root otherwise.
  */
 function giveToApt(directory) {
   const { ok, output } = run("id", ["--user", "_apt"]);

@@ -36,9 +36,9 @@ const LEFTOVER_MS = 2 * 3_600_000;
 
 /**
  * Provides a CRIU that works on this kernel, for standby with memory. Installs the distribution's package if it is new
- * enough; otherwise builds CRIU from Debian's newer source, once per machine. Only standby with memory needs CRIU, so
- * after a failure the start reports it and continues. Only the command `criu` stops. A failure is remembered for a day,
- * because otherwise every start would repeat it.
+ * enough. Otherwise builds CRIU from Debian's newer source, once per machine. If no CRIU can be provided, a start
+ * reports that and continues, because everything else works without CRIU; only the command `criu` ends with an error. A
+ * failure is remembered for a day, because otherwise every start would repeat it.
  */
 export async function provideCriu(root, purpose) {
   try {
@@ -169,8 +169,8 @@ function build(look, cache, mirror, suite) {
 }
 
 /**
- * Removes the old directories that killed builds left. A newer directory may belong to a running build, in a container
- * that shares this cache but not the lock.
+ * Removes the old directories that killed builds left behind. Newer directories are kept, because they may belong to a
+ * build in progress: a container can share this cache without sharing the lock.
  */
 function removeLeftovers(cache) {
   for (const name of readdirSync(cache).filter((each) => each.startsWith("building-"))) {
