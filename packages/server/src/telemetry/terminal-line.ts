@@ -19,7 +19,7 @@ const printable = (text: string): string => text.replace(UNPRINTABLE, "\ufffd");
 /** Fields that are not shown, because every line has them or a person does not need them. */
 const LEFT_OUT: ReadonlySet<string> = new Set(["level", "time", "msg", "pid", "hostname", "part"]);
 
-/** Returns the readable form of one JSON line; a line that is not JSON is returned as it is, without control characters. */
+/** Returns the readable form of one JSON line. Returns a line that is not JSON as it is, without control characters. */
 export function terminalLine(json: string, isColored: boolean): string {
   const line = parse(json);
   if (line === null) return `${printable(json.trimEnd())}\n`;
