@@ -108,8 +108,8 @@ const RENAMED: Record<string, string> = { Error: "ErrorBody" };
 const RUN_TIME_ONLY = new Set(["$id", "pattern", "minItems", "maxItems"]);
 
 /**
- * Collects every schema with an `$id` as one definition and replaces it by a reference, so that a `Sandbox` in a list and a
- * single `Sandbox` are the same type.
+ * Collects every schema with an `$id` as one definition and replaces it by a reference, so that a `Sandbox` in a list
+ * and a single `Sandbox` are the same type.
  */
 function collect(schema: Json, definitions: Definitions): Json {
   if (Array.isArray(schema)) return schema.map((item) => collect(item, definitions));
@@ -136,7 +136,7 @@ function collect(schema: Json, definitions: Definitions): Json {
   return { $ref: `#/definitions/${name}` };
 }
 
-/** Adds names for union types that users of the SDK refer to. */
+/** Names for union types that users of the SDK need, and that the schemas contain without a name. */
 const ALIASES = `
 /** Every code an error from the server can carry. */
 export type ErrorCode = ErrorBody["error"]["code"];
@@ -161,8 +161,8 @@ export type StoryLine = SandboxStory["lines"][number];
 `;
 
 /**
- * Adds the HTTP status of each error code. An error within a stream has a code only, because the stream's own status
- * was already sent.
+ * The HTTP status of each error code. It is needed for an error within a stream, which has a code only, because the
+ * status of the stream was sent before the error occurred.
  */
 const STATUSES = `
 /** The HTTP status that belongs to each code. */

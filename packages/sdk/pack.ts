@@ -1,9 +1,9 @@
 /**
  * Builds and packs the published package: `node packages/sdk/pack.ts [directory]` prints the tarball's path.
  *
- * In the repository `@holdfast/sdk` resolves to its TypeScript source, so that Node's type stripping, vitest and the compiler
- * use it without a build or a flag. Node does not strip types below node_modules, so the published package contains
- * JavaScript with declarations and its own package.json, written here.
+ * In the repository `@holdfast/sdk` resolves to its TypeScript source, so that Node's type stripping, vitest and the
+ * compiler use it without a build or a flag. Node does not strip types below node_modules, so the published package
+ * contains JavaScript with declarations and its own package.json, written here.
  */
 import { execFile } from "node:child_process";
 import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
@@ -36,7 +36,7 @@ const published = ({ name, version, license }: Manifest) => ({
   main: "./index.js",
 });
 
-/** Packs into `directory` and returns the path of the tarball. */
+/** Packs the published package into `directory` and returns the path of the tarball. */
 export async function pack(directory: string): Promise<string> {
   await mkdir(directory, { recursive: true });
   const staging = await mkdtemp(join(tmpdir(), "holdfast-sdk-"));

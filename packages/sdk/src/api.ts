@@ -46,8 +46,9 @@ export interface CallOptions {
 
 export interface WaitOptions extends CallOptions {
   /**
-   * Maximum time for which this call waits; after that it throws `ExecUnfinishedError` with the last known state. The
-   * command keeps running: only `cancel`, or the `timeoutMs` with which it was started, ends it. Default: no limit.
+   * Maximum time for which this call waits. After it, the call throws `ExecUnfinishedError` with the last known state,
+   * and the command keeps running. Only `cancel`, or the `timeoutMs` with which the command was started, ends the
+   * command. Default: no limit.
    */
   giveUpAfterMs?: number | undefined;
 }
@@ -76,8 +77,9 @@ export interface ClientOptions {
    */
   timeoutMs?: number | undefined;
   /**
-   * How long a call retries when a server that has answered before becomes unreachable; a restart takes seconds. Calls that
-   * wait for an exec also retry "unavailable" responses for this long, other calls for at most 10 s. Default 30 s.
+   * How long a call retries when a server that has answered before becomes unreachable. A restart of the server takes
+   * seconds. Calls that wait for an exec also retry "unavailable" responses for this long, other calls for at most 10
+   * s. Default 30 s.
    */
   outageMs?: number | undefined;
   /** Sends requests through this function instead of node:http. */
@@ -86,10 +88,11 @@ export interface ClientOptions {
 
 export interface Sandboxes {
   /**
-   * Creates a sandbox. Resolves once it is proven to run commands and serve files, however long it is queued. Safe
-   * against lost responses: one call creates one sandbox. With `fromCheckpoint` the sandbox is a fork: it starts with
-   * the checkpoint's files and, if the checkpoint has it, the memory; `info.forkedFrom` is set, and `image` and
-   * `resources` come from the checkpoint. Drives in `mounts` are mounted and proven before any command runs.
+   * Creates a sandbox. Resolves when the sandbox is proven to run commands and serve files, however long it is queued.
+   * Safe against lost responses: one call creates one sandbox. With `fromCheckpoint` the sandbox is a fork: it starts
+   * with the checkpoint's files, and with its memory if the checkpoint has memory. `info.forkedFrom` is then set, and
+   * `image` and `resources` come from the checkpoint. Drives in `mounts` are mounted and proven before any command
+   * runs.
    *
    * @example
    * await using box = await holdfast.sandboxes.create({ name: "box", resources: { memoryMb: 512 } });
@@ -104,8 +107,8 @@ export interface Sandboxes {
   /** Returns the resource usage of all live sandboxes, as last measured by the server. Triggers no new measurement. */
   usage(options?: CallOptions): Promise<UsageSummary[]>;
   /**
-   * Deletes a sandbox by id, like `delete` of its handle. Also removes the remains of a sandbox whose record is missing or
-   * unreadable; such a sandbox has no handle, because `get` fails with `pending_cleanup`.
+   * Deletes a sandbox by id, like `delete` of its handle. Also removes what is left of a sandbox with a missing or
+   * unreadable record. There is no handle to such a sandbox, because `get` fails with `pending_cleanup`.
    */
   delete(id: string, options?: DeleteOptions): Promise<void>;
 }
@@ -143,9 +146,11 @@ export interface SandboxFilter extends PageOptions {
 }
 
 /**
- * A handle to a sandbox. `await using` deletes the sandbox, and verifies its absence, if this handle created it; otherwise
- * disposal does nothing. Sandboxes in standby need no special handling: `info`, `refresh`, `events` and reading execs do
- * not wake the sandbox, and every call that needs it awake waits for a wake, which concurrent calls share.
+ * A handle to a sandbox. If this handle created the sandbox, `await using` deletes it at the end of the block, and
+ * waits until it was observed to be gone. Otherwise the end of the block has no effect on the sandbox.
+ *
+ * Sandboxes in standby need no special handling: `info`, `refresh`, `events` and reading execs do not wake the sandbox.
+ * Every call that needs the sandbox awake wakes it; concurrent calls share one wake.
  */
 export interface Sandbox extends AsyncDisposable {
   readonly id: string;
@@ -156,14 +161,15 @@ export interface Sandbox extends AsyncDisposable {
   readonly files: Files;
   readonly checkpoints: Checkpoints;
   readonly previews: Previews;
-  /** Returns access, with the API key, to a program that listens on a TCP port inside. Sends no request yet. */
+  /** Returns access, with the API key, to a program that listens on a TCP port in the sandbox. Sends no request yet. */
   port(number: number): SandboxPort;
   /** The named, supervised processes of this sandbox. */
   readonly processes: Processes;
   /**
-   * Runs a command and waits until it ends, across restarts of the server. A non-zero exit code, a timeout and a lost exec
-   * are results; `exec` throws only if the command could not be run or waiting was given up (`ExecUnfinishedError`, or your
-   * signal's reason; if you chose an `id`, `execs.get` finds the exec again).
+   * Runs a command and waits until it ends, across restarts of the server. A non-zero exit code, a timeout and a lost
+   * exec are results and throw nothing. `exec` throws if the command could not be run, or if waiting was given up. In
+   * the second case it throws `ExecUnfinishedError` or your signal's reason, and the command keeps running; `execs.get`
+   * finds the exec again if you chose its `id`.
    *
    * @param command a string is run by `/bin/sh -c`, an array is run as it is
    * @example
@@ -173,37 +179,43 @@ export interface Sandbox extends AsyncDisposable {
   refresh(options?: CallOptions): Promise<SandboxInfo>;
   /** Runs a new proof and returns every check, passed or failed. */
   verify(options?: CallOptions): Promise<Proof>;
-  /** Changes labels, environment and lifecycle; absent keys stay unchanged, null removes. Does not wake the sandbox. */
+  /**
+   * Changes labels, environment and lifecycle. Absent keys stay unchanged, null removes a key. Does not wake the
+   * sandbox.
+   */
   update(changes: UpdateSandbox & CallOptions): Promise<SandboxInfo>;
   /** Freezes the sandbox in memory. Calls to it are rejected until `resume`. No-op if it is already paused. */
   pause(options?: CallOptions): Promise<SandboxInfo>;
   /** Resumes a paused sandbox; resolves once it is proven to serve. */
   resume(options?: CallOptions): Promise<SandboxInfo>;
   /**
-   * Puts the sandbox in standby; resolves once its memory is freed. The next call wakes it transparently: with
-   * `info.standbyKind` `memory` its processes continue, with `files` only its files are preserved. Throws
-   * `standby_cancelled` if another call arrived first, and `standby_failed` if standby is not possible; the sandbox then
-   * stays awake. Connections to the outside are lost: see `onWake`.
+   * Puts the sandbox in standby; resolves when its memory is freed. The next call wakes the sandbox. If
+   * `info.standbyKind` is `memory`, its processes continue after the wake; if it is `files`, only its files are
+   * preserved. Throws `standby_cancelled` if another call arrived first, and `standby_failed` if standby is not
+   * possible; in both cases the sandbox stays awake. Connections to other machines are lost: see `onWake`.
    */
   standby(options?: CallOptions): Promise<SandboxInfo>;
-  /** Wakes the sandbox; resolves once it is proven to serve. Optional, because calls that need it awake wake it. */
+  /**
+   * Wakes the sandbox; resolves when it is proven to serve. Optional, because every call that needs the sandbox awake
+   * wakes it.
+   */
   wake(options?: CallOptions): Promise<SandboxInfo>;
   /**
-   * Stops the sandbox's processes and starts it again on the same files; resolves once it is proven to serve. Also recovers
-   * a failed sandbox while its files are kept. Running commands end as `lost`. Never retried automatically: check
-   * `dispatched` of the error.
+   * Stops the sandbox's processes and starts it again on the same files; resolves when it is proven to serve. Also
+   * recovers a failed sandbox while its files are kept. Running commands end as `lost`. Never retried automatically: if
+   * the call fails, `dispatched` of the error says whether the restart may have happened.
    */
   restart(options?: CallOptions): Promise<SandboxInfo>;
   /**
-   * Mounts a drive; resolves once the same directory is seen from inside and outside. Repeating the same mount only verifies
-   * it again. Throws `mount_conflict` if another drive is mounted at, above or below the path, and `mount_refused` if the
-   * path cannot be a mount point.
+   * Mounts a drive; resolves when the path in the sandbox was seen to be the drive's directory. Repeating the same
+   * mount only verifies it again. Throws `mount_conflict` if another drive is mounted at, above or below the path, and
+   * `mount_refused` if the path cannot be a mount point.
    *
    * @param drive name or id of the drive
    * @param path mount point inside the sandbox; created if missing
    */
   mount(drive: string, path: string, options?: MountOptions): Promise<Mount>;
-  /** Unmounts a drive; resolves once its absence was observed. The drive keeps its files. */
+  /** Unmounts a drive; resolves when the mount was observed to be gone. The drive keeps its files. */
   unmount(path: string, options?: CallOptions): Promise<void>;
   /** Lists the mounted drives and their paths. Does not wake the sandbox. */
   mounts(options?: CallOptions): Promise<Mount[]>;
@@ -212,24 +224,28 @@ export interface Sandbox extends AsyncDisposable {
   /** Returns CPU, memory, I/O and disk usage, and the processes with what they wait for. Does not wake the sandbox. */
   resources(options?: CallOptions): Promise<ResourceReport>;
   /**
-   * Diagnoses the sandbox: its condition, the evidence, what the server does about it, and what you can do. Observes from
-   * outside, so the sandbox need not respond and is not woken.
+   * Diagnoses the sandbox: its condition, the evidence, what the server does about it, and what you can do. The
+   * evidence is gathered from outside, so the sandbox need not respond and is not woken.
    */
   diagnose(options?: DiagnoseOptions): Promise<Diagnosis>;
   /** Returns the latest events and command output, in order of time. Does not wake the sandbox. */
   story(options?: CallOptions & { limit?: number | undefined }): Promise<SandboxStory>;
-  /** Deletes the sandbox; resolves once its absence was observed. Throws `deadline` after two minutes; the server keeps trying. */
+  /**
+   * Deletes the sandbox; resolves when the sandbox was observed to be gone. Throws `deadline` after two minutes, while
+   * the server keeps trying.
+   */
   delete(options?: DeleteOptions): Promise<SandboxInfo>;
 }
 
-/** Snapshots of a sandbox. They are deleted with the sandbox. */
+/** Checkpoints of a sandbox. They are deleted with the sandbox. */
 export interface Checkpoints {
   /**
-   * Takes a snapshot of the sandbox's files and, if `info.standbyKind` is `memory`, of its memory. The sandbox is
-   * frozen and calls to it are held; resolves once the checkpoint is stored and the sandbox is proven to serve again.
-   * Throws `checkpoint_failed` if it is not possible; the sandbox then keeps running. If the response is lost, only a
-   * request with a `name` is retried, because a name is never used twice. After such a retry a `checkpoint_exists`
-   * error with `dispatched: "unknown"` may refer to the checkpoint that this call created.
+   * Copies the sandbox's files and, if `info.standbyKind` is `memory`, its memory. Meanwhile the sandbox is frozen and
+   * calls to it are held. Resolves when the checkpoint is stored and the sandbox is proven to serve again. Throws
+   * `checkpoint_failed` if the checkpoint is not possible; the sandbox then keeps running.
+   *
+   * If the response is lost, only a request with a `name` is retried, because a name is never used twice. After such a
+   * retry, a `checkpoint_exists` error with `dispatched: "unknown"` may refer to the checkpoint that this call created.
    */
   create(options?: CheckpointOptions): Promise<Checkpoint>;
   /** Lists checkpoints, oldest first. Does not wake the sandbox. */
@@ -247,32 +263,36 @@ export interface CheckpointOptions extends CallOptions {
 export interface SandboxPort {
   readonly number: number;
   /**
-   * Sends a request to the program, like `fetch`, and returns its response, whatever the status; both bodies may be streams.
-   * Wakes a sandbox in standby. Throws if the program sent no response: `port_closed` (no program listens), `port_cut` (the
-   * connection closed first; check `dispatched`), `port_silent`, or any error of other calls. A response body that is cut
-   * throws while it is read.
+   * Sends a request to the program, like `fetch`, and returns its response, whatever the status; both bodies may be
+   * streams. Wakes a sandbox in standby. Throws if the program sent no response: `port_closed` (no program listens),
+   * `port_cut` (the connection closed before the response; check `dispatched`), `port_silent` (no response in time), or
+   * any error of other calls. A response body that is cut throws while it is read.
    *
-   * GET, HEAD and OPTIONS without a body are retried, by the server and by the client. The API key is sent in a separate
-   * header that is not forwarded, so you can send the program's own `Authorization` header. Redirects are returned, not
-   * followed: the program chooses their target, and the key must not be sent there.
+   * GET, HEAD and OPTIONS without a body are retried, by the server and by the client. The API key is sent in a
+   * separate header that is not forwarded, so you can send the program's own `Authorization` header. Redirects are
+   * returned, not followed: the program chooses their target, and the key must not be sent there.
    *
    * @example
    * const response = await box.port(3000).fetch("/api/items?limit=10");
    */
   fetch(path: string, init?: Omit<RequestInit, "redirect">): Promise<Response>;
-  /** Returns the URL of a path, which requires the API key. Use previews for browsers and clients without the key. */
+  /**
+   * Returns the URL of a path on the port. Requests to it need the API key; use previews for clients without the key.
+   */
   url(path?: string): string;
 }
 
 /**
- * Previews: ports that can be reached without the API key, by a link with a token or, if public, by everyone. A preview
- * grants access to one port only. None of these calls wakes the sandbox; a request to a preview does.
+ * Previews: ports that can be reached without the API key. A private preview needs a token, which its URL contains; a
+ * public preview is open to everyone. A preview grants access to one port only. None of these calls wakes the sandbox;
+ * a request to a preview does.
  */
 export interface Previews {
   /**
-   * Creates a preview. `url` of the result is its link; `pathUrl` is the same for clients that cannot resolve its host
-   * name. The token is returned only once. Safe against lost responses: one call creates one preview. Only a
-   * `preview_exists` error with `dispatched: "unknown"` may refer to the preview that this call created.
+   * Creates a preview. The result has two URLs: `url` with a host name of the preview's own, and `pathUrl` for clients
+   * that cannot resolve that host name. The token is returned only once. Safe against lost responses: one call creates
+   * one preview. Only a `preview_exists` error with `dispatched: "unknown"` may refer to the preview that this call
+   * created.
    *
    * @example
    * const { url } = await box.previews.create(3000, { ttlMs: 3_600_000 });
@@ -283,7 +303,10 @@ export interface Previews {
   get(idOrName: string, options?: CallOptions): Promise<Preview>;
   /** Deletes a preview and closes open connections through it. */
   delete(idOrName: string, options?: CallOptions): Promise<void>;
-  /** Creates another token, with its links. Not retried if the response is lost, because each request creates a token. */
+  /**
+   * Creates another token, with URLs that contain it. Not retried if the response is lost, because each request creates
+   * a token.
+   */
   createToken(idOrName: string, options?: TokenOptions): Promise<PreviewToken>;
   /** Lists the tokens of a preview, without their secrets. */
   tokens(idOrName: string, options?: CallOptions): Promise<PreviewTokenInfo[]>;
@@ -296,7 +319,7 @@ export interface PreviewOptions extends CallOptions {
   name?: string | undefined;
   /** Whether everyone can reach the port, without a token. Default false. */
   public?: boolean | undefined;
-  /** How long the preview is open. Default: as long as the sandbox exists. */
+  /** How long the preview grants access. Default: as long as the sandbox exists. */
   ttlMs?: number | undefined;
   /** How long the returned token is valid. Default one day. */
   tokenTtlMs?: number | undefined;
@@ -323,7 +346,7 @@ export interface Drives {
   create(options?: CreateDrive & CallOptions): Promise<Drive>;
   /** Returns the drive of that name, or creates it. Throws `drive_exists` if the existing drive has another size. */
   getOrCreate(options: CreateDrive & { name: string } & CallOptions): Promise<Drive>;
-  /** Returns a handle to a drive, by id or name. Measures its usage, unless that takes too long. */
+  /** Returns a handle to a drive, by id or name. Measures the drive's usage, unless the measurement takes too long. */
   get(ref: string, options?: CallOptions): Promise<Drive>;
   /** Lists drives in order of creation, each with its last measured usage. */
   list(filter?: DriveFilter): Promise<Page<DriveInfo>>;
@@ -337,7 +360,10 @@ export interface Drive {
   readonly name: string;
   /** The state as of the last response; `refresh` updates it. */
   readonly info: DriveInfo;
-  /** The drive's files, accessible without a sandbox: `/` is the root of the drive. Sandboxes that mount it see the same files. */
+  /**
+   * The drive's files, which can be accessed without a sandbox. `/` is the root of the drive. Sandboxes that mount the
+   * drive see the same files.
+   */
   readonly files: Files;
   refresh(options?: CallOptions): Promise<DriveInfo>;
   /** Changes labels; absent labels stay unchanged, null removes a label. */
@@ -345,8 +371,9 @@ export interface Drive {
   /** Lists the drive's events, oldest first. */
   events(options?: EventFilter): Promise<Page<Event>>;
   /**
-   * Deletes the drive and its files; resolves once nothing of it is left. Throws `deadline` after two minutes; the server
-   * keeps trying. Throws `drive_mounted` if a sandbox, awake or in standby, mounts it; the message names the sandbox.
+   * Deletes the drive and its files; resolves once nothing of it is left. Throws `deadline` after two minutes; the
+   * server keeps trying. Throws `drive_mounted` if a sandbox, awake or in standby, mounts it; the message names the
+   * sandbox.
    */
   delete(options?: DeleteDriveOptions): Promise<void>;
 }
@@ -357,8 +384,8 @@ export interface DriveFilter extends PageOptions {
 
 export interface DeleteDriveOptions extends CallOptions {
   /**
-   * Whether to detach the drive from sandboxes that mount it. Such a sandbox stays degraded until the path is
-   * unmounted. Default false.
+   * Whether to detach the drive from sandboxes that mount it. Each of these sandboxes stays degraded until the drive's
+   * path in it is unmounted. Default false.
    */
   force?: boolean | undefined;
 }
@@ -394,9 +421,9 @@ export interface Events {
   /** Lists events, oldest first by default. */
   list(filter?: EventFilter & EventSubject): Promise<Page<Event>>;
   /**
-   * Yields past events from a cursor or `since` (no past events if neither is given) and then new events as they
-   * happen, until `until` or forever. Reconnects automatically: across lost connections and server restarts each event
-   * is yielded once, in order of `seq`.
+   * Yields past events and then new events as they happen, until `until` or forever. Past events start at `cursor` or
+   * `since`; if neither is given, there are none. Reconnects automatically: across lost connections and server restarts
+   * each event is yielded once, in order of `seq`.
    *
    * @example
    * for await (const event of holdfast.events.follow({ sandbox: box.id })) console.log(event.type, event.message);
@@ -412,13 +439,13 @@ export interface FollowOptions extends CallOptions, EventSubject {
   /** The `seq` of the last event seen, as text. `0` starts at the oldest event kept. */
   cursor?: string | undefined;
   /**
-   * What to do if events were deleted before they were read: throw an `EventsDroppedError`, or continue with the oldest event
-   * kept. Default: throw.
+   * What to do if events were deleted before they were read: throw an `EventsDroppedError`, or continue with the oldest
+   * event kept. Default: throw.
    */
   onDropped?: "throw" | "skip" | undefined;
   /**
-   * Called with `open` when a connection is established, after which no event is missed, and with `lost` when it breaks;
-   * reconnecting is tried for up to `outageMs`.
+   * Called with `open` when a connection is established; from then on no event is missed. Called with `lost` when the
+   * connection breaks; the client then tries to reconnect for up to `outageMs`.
    */
   onConnection?: ((state: "open" | "lost") => void) | undefined;
 }
@@ -460,27 +487,27 @@ export interface ExecOptions extends WaitOptions {
   cwd?: string | undefined;
   /** Default: uid 1000. */
   user?: string | undefined;
-  /** After this long the command and all its processes are killed; the status is then `timed_out`. */
+  /** Time after which the command and all its processes are killed; the status is then `timed_out`. */
   timeoutMs?: number | undefined;
   /** Text for the command's stdin, followed by end of file. */
   stdin?: string | undefined;
   /**
-   * Whether the command keeps the sandbox awake; default true. If false, the command is frozen with the sandbox in standby
-   * and continues after the wake. Its `info.suspended` is true meanwhile, and waiting for it or reading its output does not
-   * wake the sandbox.
+   * Whether the command keeps the sandbox awake. Default true. If false, the command is frozen with the sandbox in
+   * standby and continues after the wake. While the command is frozen, its `info.suspended` is true, and waiting for
+   * the command or reading its output does not wake the sandbox.
    */
   keepAwake?: boolean | undefined;
   /** Action taken once after every wake, so that the command learns that its connections are gone. */
   onWake?: OnWake | undefined;
 }
 
-/** A signal to the command's process group, such as `SIGHUP`, or another command to run. */
+/** Either a signal to the command's process group, such as `SIGHUP`, or another command to run. */
 export type OnWake = { signal: string } | { argv: readonly string[] };
 
 export interface StartOptions extends ExecOptions {
   /** Whether stdin stays open for `writeStdin`. */
   openStdin?: boolean | undefined;
-  /** Gives the command a terminal of this size: all its output is stdout, and `write` sends input. */
+  /** Gives the command a terminal of this size. All output of the command is then stdout, and `write` sends input. */
   tty?: TerminalSize | undefined;
   /**
    * Whether a reader will follow the output from the start. Until that reader connects, for at most 10 s, the command
@@ -508,14 +535,17 @@ export interface Execs {
   list(options?: PageOptions): Promise<Page<Exec>>;
 }
 
-/** A handle to an exec. It can be dropped safely, as can the connection: `execs.get` returns a new handle. */
+/** A handle to an exec. The exec does not depend on the handle or its connection: `execs.get` returns a new handle. */
 export interface ExecRun {
   readonly id: string;
   /** The state as of the last response. */
   readonly info: Exec;
   /** The position after the last chunk that `output` of this handle yielded; null before the first chunk. */
   readonly cursor: string | null;
-  /** Yields the output from the beginning, or from a cursor, to the end. Reconnects automatically, without gaps or repetition. */
+  /**
+   * Yields the output from the beginning, or from a cursor, to the end. Reconnects automatically, without gaps or
+   * repetition.
+   */
   output(options?: OutputOptions): AsyncIterable<OutputChunk>;
   /** Waits until the command ends and returns its result. */
   result(options?: WaitOptions): Promise<ExecResult>;
@@ -524,13 +554,13 @@ export interface ExecRun {
   /** Sends a signal, such as `SIGINT`, to the command. */
   signal(name: string, options?: CallOptions): Promise<Exec>;
   /**
-   * Writes to stdin; requires `openStdin`. Resolves once all bytes were accepted. Every byte arrives exactly once, even across
-   * reconnects, as long as only one handle writes at a time. `end` closes stdin afterwards.
+   * Writes to stdin; requires `openStdin`. Resolves once all bytes were accepted. Every byte arrives exactly once, even
+   * across reconnects, as long as only one handle writes at a time. `end` closes stdin afterwards.
    */
   writeStdin(content: Content, options?: StdinOptions): Promise<void>;
   /**
-   * Sends input to a terminal, after input from other handles. A piece that was in flight when the connection broke is not
-   * sent again, because it may have arrived: check `dispatched` of the error.
+   * Sends input to a terminal, after input from other handles. If the connection breaks while a piece of input is sent,
+   * the piece is not sent again, because it may have arrived: `dispatched` of the error says whether it may have.
    */
   write(content: Content, options?: StdinOptions): Promise<void>;
   /** Changes the size of the exec's terminal. */
@@ -540,9 +570,9 @@ export interface ExecRun {
 /** Named, supervised processes of a sandbox. The server restarts them according to their restart policy. */
 export interface Processes {
   /**
-   * Starts a process; resolves once it is recorded and starting. Use `ready` of the handle to wait until it is ready.
-   * If a process of that name is already active and has the same settings, it is returned. If its settings differ,
-   * `process_conflict` is thrown.
+   * Starts a process; resolves when it is recorded and starting. Use `ready` of the handle to wait until it is ready.
+   * If a process of that name is already active, the result depends on its settings: with the same settings, it is
+   * returned; with other settings, `process_conflict` is thrown.
    *
    * @example
    * const web = await box.processes.start("web", ["node", "server.js"], {
@@ -556,7 +586,10 @@ export interface Processes {
   list(options?: CallOptions): Promise<Process[]>;
   /** Returns a handle to a process, by name or id. */
   get(nameOrId: string, options?: CallOptions): Promise<ProcessHandle>;
-  /** Stops a process without restarting it; resolves once nothing of it is left. No-op if it has already ended. */
+  /**
+   * Stops a process without restarting it. Resolves when its command and all child processes of the command have ended.
+   * No-op if the process has already ended.
+   */
   stop(nameOrId: string, options?: CallOptions): Promise<Process>;
   /** Ends the current run, if any, and starts the next one immediately. Never retried automatically. */
   restart(nameOrId: string, options?: CallOptions): Promise<Process>;
@@ -569,18 +602,24 @@ export interface ProcessOptions extends CallOptions {
   /** Timeout of each run. */
   timeoutMs?: number | undefined;
   tty?: TerminalSize | undefined;
-  /** Whether the process keeps the sandbox awake. Default false: it is frozen in standby and continues after the wake. */
+  /**
+   * Whether the process keeps the sandbox awake. Default false: the process is frozen in standby and continues after
+   * the wake.
+   */
   keepAwake?: boolean | undefined;
   onWake?: OnWake | undefined;
   /** Restart policy. Default: the process is not restarted. */
   restart?: StartProcess["restart"] | undefined;
-  /** Condition that each run must meet to be ready. Default: it runs. */
+  /** Condition that each run must meet to be ready. Default: a run is ready when it has started. */
   readyWhen?: StartProcess["readyWhen"] | undefined;
-  /** After a wake, a program must listen on this port within this time; otherwise the process is `unready` with a cause. */
+  /**
+   * A port, and a time after each wake within which a program must listen on it. Otherwise the process is `unready`
+   * with a cause.
+   */
   connectBy?: StartProcess["connectBy"] | undefined;
 }
 
-/** A handle to a named process. It can be dropped safely: `processes.get` returns a new one. */
+/** A handle to a named process. The process does not depend on the handle: `processes.get` returns a new one. */
 export interface ProcessHandle {
   readonly id: string;
   readonly name: string;
@@ -588,8 +627,9 @@ export interface ProcessHandle {
   readonly info: Process;
   refresh(options?: CallOptions): Promise<Process>;
   /**
-   * Waits until the process is ready, across restarts of the process and of the server. Throws `ProcessNotReadyError`, which
-   * contains the process and its cause, if the process ended, was not ready in time, or waiting was given up.
+   * Waits until the process is ready, across restarts of the process and of the server. Throws `ProcessNotReadyError`
+   * if the process ended, was not ready in time, or waiting was given up. The error contains the process, with the
+   * cause.
    */
   ready(options?: WaitOptions): Promise<Process>;
   /** Lists the runs, newest first. Each run is an exec with its own outcome and output. */
@@ -620,7 +660,7 @@ export interface OutputOptions extends WaitOptions {
    * true.
    */
   follow?: boolean | undefined;
-  /** Yields only stdout or only stderr. A cursor is a position in the output of both. */
+  /** Yields only stdout or only stderr. A cursor remains a position in the combined output of both. */
   stream?: "stdout" | "stderr" | undefined;
   /**
    * What to do if output was dropped before it was read, because the command wrote more than a journal holds: throw an
@@ -628,12 +668,16 @@ export interface OutputOptions extends WaitOptions {
    */
   onDropped?: "throw" | "skip" | undefined;
   /**
-   * Whether the command waits for this reader instead of dropping output that the reader has not taken. Applies only
-   * while the reader follows the output. If the reader takes nothing, the command waits for a bounded time. Default:
-   * true if `onDropped` is "throw", except for a command on a terminal and for a named process.
+   * Whether the command waits for this reader when the journal is full of output that this reader has not taken. If
+   * false, the oldest output is dropped instead. Even if true, the command waits only for a bounded time while the
+   * reader takes nothing. Has an effect only while the reader follows the output. Default: true; but false if
+   * `onDropped` is "skip", for a command on a terminal, and for a named process.
    */
   hold?: boolean | undefined;
-  /** Called when the connection is lost, and when it is back; reconnecting is tried for up to `outageMs`. */
+  /**
+   * Called with `lost` when the connection breaks, and with `back` when it is established again. The client tries to
+   * reconnect for up to `outageMs`.
+   */
   onConnection?: ((state: "lost" | "back") => void) | undefined;
 }
 
@@ -642,7 +686,7 @@ export interface OutputChunk {
   readonly data: Uint8Array;
   /** The data decoded as UTF-8; a character split by the end of the chunk is part of the next chunk of its stream. */
   readonly text: string;
-  /** The position of the end of this chunk. Reading from there continues with the next chunk. */
+  /** The position of the end of this chunk. Reading from this cursor continues with the next chunk. */
   readonly cursor: string;
   readonly at: string;
   /** Whether output between the previous chunk and this one was skipped (`onDropped`). */
@@ -654,11 +698,16 @@ export type Content = string | Uint8Array | AsyncIterable<string | Uint8Array>;
 
 /** The files of a sandbox or drive, by absolute path. */
 export interface Files {
-  /** Reads a file. Reading calls (`read`, `list`, `stat`, `search`, `pack`) do not wake a sandbox for files on its disk. */
+  /**
+   * Reads a file. Reading calls (`read`, `list`, `stat`, `search`, `pack`) do not wake a sandbox for files on its disk.
+   */
   read(path: string, options?: RangeOptions): Promise<Uint8Array>;
   readText(path: string, options?: RangeOptions): Promise<string>;
   readStream(path: string, options?: RangeOptions): Promise<AsyncIterable<Uint8Array>>;
-  /** Writes a file atomically: readers see the old or the new content. Creates missing directories unless `parents` is false. */
+  /**
+   * Writes a file atomically: readers see the old or the new content. Creates missing directories unless `parents` is
+   * false.
+   */
   write(path: string, content: Content, options?: WriteOptions): Promise<FileStat>;
   list(path: string, options?: ReadOptions & { limit?: number | undefined }): Promise<FileList>;
   stat(path: string, options?: ReadOptions): Promise<FileStat>;
@@ -672,18 +721,19 @@ export interface Files {
     options?: CallOptions & { overwrite?: boolean | undefined },
   ): Promise<FileStat>;
   /**
-   * Searches below a directory by name and content, nearest entries first. Does not follow links. The search stops at limits
-   * on results, time, entries and bytes; `truncated` is then true.
+   * Searches below a directory by name and content, nearest entries first. Does not follow symbolic links. The search
+   * stops at limits on results, time, entries and bytes; `truncated` is then true.
    */
   search(path: string, options?: SearchOptions): Promise<FileSearch>;
   /**
-   * Returns a file, or a directory with everything below it, as a tar archive: files, directories and symbolic links, with
-   * modes, owners and times. If the archive cannot be completed, reading it throws.
+   * Returns a file, or a directory with everything below it, as a tar archive: files, directories and symbolic links,
+   * with modes, owners and times. If the archive cannot be completed, reading it throws.
    */
   pack(path: string, options?: ReadOptions): Promise<AsyncIterable<Uint8Array>>;
   /**
-   * Extracts a tar archive, optionally gzipped, into a directory, which is created if missing. Modes and times come from the
-   * archive; new entries belong to uid 1000. Throws at an entry that is not allowed; earlier entries stay extracted.
+   * Extracts a tar archive, optionally gzipped, into a directory, which is created if missing. Modes and times come
+   * from the archive; new entries belong to UID 1000. Throws at the first entry that is not allowed; earlier entries
+   * stay extracted.
    */
   unpack(
     path: string,
@@ -691,10 +741,10 @@ export interface Files {
     options?: CallOptions,
   ): Promise<Unpacked>;
   /**
-   * Watches a directory or file. Resolves once the watch is active; from then on the iterable yields every change. The watch
-   * survives lost connections and server restarts: an `overflow` reports that changes may have been missed, so list the
-   * directory again. A watch keeps the sandbox from going to standby when idle, and wakes it if it is put in standby; leave
-   * the loop to end the watch.
+   * Watches a directory or file. Resolves when the watch is active; from then on the iterable yields every change. The
+   * watch survives lost connections and server restarts: an `overflow` reports that changes may have been missed, so
+   * list the directory again. A watch keeps an idle sandbox out of standby, and wakes a sandbox that is put in standby
+   * on request. To end the watch, leave the loop.
    *
    * @example
    * for await (const { kind, path } of await box.files.watch("/workspace", { recursive: true })) console.log(kind, path);

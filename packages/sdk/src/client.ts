@@ -42,15 +42,18 @@ import type {
 const TIMEOUT_MS = 30_000;
 /** How long the server may take to extract an image. */
 const IMPORT_WAIT_MS = 600_000;
-/** How long an audit (listing the host) and a cleanup (waiting for its deletes) may take. */
+/**
+ * How long an audit or a cleanup may take on the server: an audit lists the host's resources, and a cleanup waits for
+ * deletes.
+ */
 const AUDIT_WAIT_MS = 90_000;
-/** How long the server may copy a sandbox or drive before an export begins, or after an import was sent. */
+/** How long the server may take to copy a sandbox or drive, before an export begins or after an import was sent. */
 const TRANSFER_WAIT_MS = 3_600_000;
 const CLEANUP_WAIT_MS = 300_000;
 
 const CLIENT_OPTIONS = { url: true, apiKey: true, timeoutMs: true, outageMs: true, fetch: true } as const;
 
-/** What an archive can contain: one sandbox or one drive. */
+/** What one archive can contain: a sandbox or a drive. */
 type Transferred = "sandboxes" | "drives";
 
 /**
@@ -91,7 +94,8 @@ export class Holdfast {
   }
 
   /**
-   * Reads the server's log, newest first. A page with few lines may still have a cursor: then more of the log remains.
+   * Reads the server's log, newest first. A page with few lines may still have a cursor, because each page searches
+   * only a part of the log.
    */
   logs({ signal, since, until, ...filter }: LogFilter = {}): Promise<Page<LogLine>> {
     const query = { ...filter, since: momentOf(since), until: momentOf(until) };
@@ -252,7 +256,8 @@ function sandboxesOf(calls: Calls): Sandboxes {
       try {
         await untilGone(calls, id, options, () => {});
       } catch (error) {
-        // A sandbox without a readable record is reported as gone, with status 410.
+        // After its delete, a sandbox without a readable record is reported as gone (status 410), so this error means
+        // success.
         if (!(error instanceof GoneError)) throw error;
       }
     },

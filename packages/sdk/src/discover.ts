@@ -9,7 +9,8 @@ export interface Endpoint {
   /** Why no key was found. The hint of a 401 error contains this text. */
   problem: string | undefined;
   /**
-   * The announcement that url and key come from; null if the caller chose them. It must still be valid at each request.
+   * The announcement from which URL and key were taken, which is checked again at each request; null if the caller
+   * chose them.
    */
   announced: Announced | null;
   /** Why no request may be sent: no server of the state directory is running. Undefined if requests may be sent. */
@@ -34,12 +35,12 @@ export function stateDirectory(env: NodeJS.ProcessEnv = process.env): string {
 }
 
 /**
- * Finds the server. Precedence: given options, the environment, the state directory of a server on this machine, and last
- * the URL `before`.
+ * Finds the server. Precedence: given options, the environment, the state directory of a server on this machine, and
+ * last `before`, the URL that was used before.
  *
- * A key of the state directory is sent to one address only: the one that the directory's running server announces. A
- * program that listens where a server used to listen receives neither the key nor the request. The announced key is not
- * the admin key: it becomes invalid when its server ends.
+ * A key from the state directory is sent to one address only: the one that the directory's running server announces. If
+ * another program listens where a server used to listen, it receives neither the key nor the request. The announced key
+ * is not the admin key: it becomes invalid when its server ends.
  */
 export function discover(
   given: { url?: string | undefined; apiKey?: string | undefined },
@@ -145,13 +146,13 @@ function parse(text: string): Record<"url" | "pid" | "startTime" | "key", unknow
 /** Returns the start time of a process, which distinguishes it from a later process with the same pid. */
 function startTimeOf(pid: number): string | undefined {
   const { text } = readText(`/proc/${pid}/stat`);
-  // Field 22, counted from after the command name, which may contain spaces.
+  // The start time is field 22. Fields are counted from after the command name, because the name may contain spaces.
   return text?.slice(text.lastIndexOf(")") + 2).split(" ")[19];
 }
 
 /**
- * Returns whether a process is in the network namespace of this process. In another one, the same loopback address
- * belongs to other programs.
+ * Returns whether a process is in the network namespace of this process. In another namespace, the same loopback
+ * address belongs to other programs.
  */
 function isInOwnNetwork(pid: number): boolean {
   try {
@@ -162,8 +163,8 @@ function isInOwnNetwork(pid: number): boolean {
 }
 
 /**
- * Returns whether a URL that the caller chose is the announced one. `localhost` stands for the announced loopback
- * address.
+ * Returns whether a URL that the caller chose is the announced URL. `localhost` is accepted in place of the announced
+ * host.
  */
 function isSameServer(chosen: string, announced: string): boolean {
   const [a, b] = [new URL(chosen), new URL(announced)];

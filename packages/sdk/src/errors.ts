@@ -1,8 +1,8 @@
 import type { Cause, Dispatched, ErrorBody, ErrorCode, Exec, Process } from "./types.generated.ts";
 
 /**
- * Codes that only the client produces: no response, a response that is not Holdfast's, an option that the method does not
- * have, or waiting was given up.
+ * Codes that only the client produces: no response, a response that is not Holdfast's, an option that the method does
+ * not have, or waiting was given up.
  */
 export type ClientErrorCode =
   | "connection"
@@ -106,7 +106,7 @@ export class OutputDroppedError extends GoneError {
 }
 /** The requested events are no longer kept: they were deleted before they were read. */
 export class EventsDroppedError extends GoneError {
-  /** The oldest cursor after which no event is missing. */
+  /** The oldest cursor from which events can be read without a gap. */
   readonly floor: string | null;
 
   constructor(facts: ErrorFacts & { floor: string | null }) {
@@ -119,7 +119,7 @@ export class EventsDroppedError extends GoneError {
  * later.
  */
 export class UnavailableError extends HoldfastError {}
-/** Any other status: a fault of Holdfast or of a proxy. */
+/** A response with any other status, which means a fault of Holdfast or of a proxy. */
 export class ServerError extends HoldfastError {}
 
 /** What is known of an exec when a call stops waiting for it. */
@@ -132,10 +132,10 @@ export interface KnownOfExec {
 }
 
 /**
- * Waiting was given up, because `giveUpAfterMs` passed or the server was unreachable for longer than `outageMs`. The command
- * is not affected: `holdfast.execs.get(error.execId)` finds it again, and `output({ cursor })` resumes its output.
- * `dispatched` reports whether it was run; if `unknown`, starting it again with the same id follows it and never runs it
- * twice.
+ * Waiting for an exec was given up, because `giveUpAfterMs` passed or the server was unreachable for longer than
+ * `outageMs`. The command is not affected: `holdfast.execs.get(error.execId)` finds the exec again, and `output({
+ * cursor })` resumes its output. `dispatched` says whether the command was run. If it is `unknown`, start the command
+ * again with the same id: if it was already run, it is not run a second time.
  */
 export class ExecUnfinishedError extends HoldfastError {
   override readonly execId: string;
@@ -152,7 +152,7 @@ export class ExecUnfinishedError extends HoldfastError {
   }
 }
 
-/** A process ended, was not ready in time, or waiting was given up. `process` is its last known state. */
+/** A process ended, was not ready in time, or waiting for it was given up. `process` is its last known state. */
 export class ProcessNotReadyError extends HoldfastError {
   readonly process: Process;
 
@@ -317,7 +317,7 @@ export function checkOptions<Options extends object>(
   );
 }
 
-/** Creates the error for an exec that the server recorded as never run. */
+/** Creates the error for an exec of which the server has recorded that its command was never run. */
 export const refused = (
   where: Where,
   exec: { id: string; sandboxId: string; cause: Cause | null },

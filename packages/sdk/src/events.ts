@@ -36,8 +36,8 @@ type EventRecord =
 /**
  * Follows the timeline over any number of connections. A connection that breaks, falls silent or ends without an `end`
  * is replaced by a new one, which starts after the last record received, so no record is missed or repeated. An outage
- * ends only with a record after `start`, so that a server that only sends `start` and closes cannot keep the reader
- * retrying forever.
+ * counts as ended only when a record other than `start` arrives. Otherwise a server that sends `start` and closes could
+ * keep the reader retrying forever.
  */
 class EventFollower {
   readonly #calls: Calls;
@@ -103,8 +103,8 @@ class EventFollower {
   }
 
   /**
-   * If events were deleted and the caller chose `onDropped: "skip"`, continues from the oldest event kept. Returns
-   * whether it did.
+   * Handles an error of the stream. If events were deleted and the caller chose `onDropped: "skip"`, moves the cursor
+   * to the oldest event kept and returns true. Otherwise returns false.
    */
   #skips(error: unknown): boolean {
     if (!(error instanceof EventsDroppedError) || this.#options.onDropped !== "skip") return false;

@@ -2,7 +2,10 @@ import type { Content } from "../api.ts";
 
 interface Batch {
   data: Uint8Array;
-  /** Whether this batch is known to be the last one. If false, the content may still end without another batch. */
+  /**
+   * Whether this batch is known to be the last one. If false, another batch may follow, or the content may be at its
+   * end.
+   */
   isLast: boolean;
 }
 
@@ -40,7 +43,7 @@ const bytesOf = (piece: string | Uint8Array): Uint8Array =>
 
 /**
  * A buffer between a reader and a consumer. The reader waits only while the buffer is full, the consumer only while it
- * is empty, so they never both wait.
+ * is empty.
  */
 class ReadAhead {
   readonly #limit: number;
@@ -100,7 +103,7 @@ class ReadAhead {
     return { data, isLast: this.#bytes === 0 && this.#isOver && this.#failure === null };
   }
 
-  /** Stops reading. A read that has already begun ends with its next piece. */
+  /** Stops reading. If a read is in progress, it ends when the next piece arrives. */
   leave(): void {
     this.#hasLeft = true;
     this.#signal?.removeEventListener("abort", this.#abort);

@@ -25,22 +25,22 @@ import { Stdin } from "./stdin.ts";
 import { WAIT_OPTIONS, Waiting } from "./waiting.ts";
 
 /**
- * How long one request waits for the exec's end. This is shorter than the timeouts of proxies. If the exec has not
- * ended, the next request continues to wait.
+ * How long the first request waits for the exec's end. The wait is shorter than the timeouts of proxies. If the exec
+ * has not ended then, the next request continues to wait.
  */
 const FIRST_WAIT_MS = 10_000;
 /** How long the server may take to kill a process tree. */
 const CANCEL_WAIT_MS = 60_000;
 const NEXT_WAIT_MS = 25_000;
 /**
- * Time that a request may take beyond the wait that it asks for. If no response arrives by then, the connection is
- * dead.
+ * Time that a request may take in addition to the wait that it asks for. If no response has arrived by then, the
+ * connection is considered dead.
  */
 const WAIT_MARGIN_MS = 10_000;
 
 /**
- * If a request that waits for the end is answered sooner than this, and without a final status, the server did not
- * wait.
+ * If a request that waits for an exec's end is answered sooner than this although the exec has not ended, the server
+ * did not wait, and the client pauses before the next request.
  */
 const HASTY_MS = 100;
 
@@ -186,8 +186,8 @@ export class ExecsOf implements Execs {
     const sandboxId = this.#sandboxId;
     try {
       const exec = await start(this.#calls, { sandboxId, id, command, options, waitMs: 0, signal });
-      // If the caller chose the id, the exec may already exist and may have received stdin. The offset in stdin is then
-      // unknown.
+      // If the caller chose the id, the exec may already exist and may have received stdin. The number of bytes written
+      // to stdin is then unknown.
       const written = options.id === undefined ? Buffer.byteLength(options.stdin ?? "") : null;
       return new Run(this.#calls, exec, written);
     } catch (error) {
@@ -252,7 +252,7 @@ class Run implements ExecRun {
     checkOptions(options, WAIT_OPTIONS, whereIs(this.#calls, this.id));
     const waiting = new Waiting(options);
     try {
-      // The server is asked at least once: even if the exec has ended, the handle's state may lack the output.
+      // The server is asked even if the exec is known to have ended, because the handle's state may lack the output.
       await untilEnded(this.#calls, this.id, this.#learn, waiting.signal);
     } catch (error) {
       throw waiting.explain(error, "waiting for its end", this.#known(), whereIs(this.#calls, this.id));
@@ -318,7 +318,8 @@ class Run implements ExecRun {
     try {
       await work({ end: options.end ?? false, signal: waiting.signal });
     } catch (error) {
-      // If waiting was not given up, the write itself failed: `dispatched` of its error says whether the bytes arrived.
+      // If waiting was not given up, the write itself failed, and `dispatched` of this error says whether the bytes may
+      // have arrived.
       if (!waiting.isOver(error)) throw error;
       throw waiting.explain(error, "writing to it", this.#known(), whereIs(this.#calls, this.id));
     }

@@ -16,8 +16,8 @@ interface Learns {
 /**
  * Reads an exec's output to its end over any number of connections. A stream that breaks, falls silent, or ends without
  * an `end` record is replaced by a new one, which starts after the last chunk yielded, so no output is missed or
- * repeated. An outage ends only with a record after `start`, so that a server that only sends `start` and closes cannot
- * keep the reader retrying forever.
+ * repeated. An outage counts as ended only when a record other than `start` arrives. Otherwise a server that sends
+ * `start` and closes could keep the reader retrying forever.
  */
 export class OutputReader {
   readonly #calls: Calls;
@@ -26,8 +26,9 @@ export class OutputReader {
   readonly #learns: Learns;
   readonly #follow: boolean;
   /**
-   * Whether the command waits for this reader instead of dropping output; undefined for the server's default. It is
-   * false for a reader that follows the output and accepts gaps, so that such a reader never delays the command.
+   * Whether the command waits for this reader when the journal is full, instead of dropping output; undefined for the
+   * server's default. It is false for a reader that follows the output and accepts gaps, so that this reader never
+   * delays the command.
    */
   readonly #hold: boolean | undefined;
   #chunker = new Chunker();
@@ -100,7 +101,7 @@ export class OutputReader {
     switch (frame.type) {
       case "start":
         this.#prefix = frame.cursor.slice(0, frame.cursor.lastIndexOf(".") + 1);
-        // If the output is not followed, only an exec that has ended gets an `end` record.
+        // If the reader does not follow the output, the stream has an `end` record only if the exec has ended.
         this.#endExpected = this.#follow || hasEnded(frame.exec);
         this.#learns.exec(frame.exec);
         this.#say("back", true);
@@ -136,8 +137,8 @@ export class OutputReader {
   }
 
   /**
-   * If output was dropped and the caller chose `onDropped: "skip"`, continues from the oldest output kept. Returns
-   * whether it did.
+   * Handles an error of the stream. If output was dropped and the caller chose `onDropped: "skip"`, moves the cursor to
+   * the oldest output kept and returns true. Otherwise returns false.
    */
   #skips(error: unknown): boolean {
     if (!(error instanceof OutputDroppedError) || this.#options.onDropped !== "skip") return false;

@@ -17,8 +17,8 @@ import { getRun } from "./execs.ts";
 import { Waiting } from "./waiting.ts";
 
 /**
- * Maximum time that one request waits for the process. It is shorter than the timeouts of proxies. If the time passes,
- * the next request continues to wait.
+ * How long one request waits for the process. The wait is shorter than the timeouts of proxies. If the process has not
+ * reached the awaited state then, the next request continues to wait.
  */
 const WAIT_MS = 25_000;
 const WAIT_MARGIN_MS = 10_000;
@@ -28,8 +28,8 @@ const WAIT_MARGIN_MS = 10_000;
  */
 const ORDER_WAIT_MS = 60_000;
 /**
- * If a response arrives earlier than this, and the process is not yet in the state that the call waits for, then the
- * server did not wait.
+ * If a response arrives sooner than this although the process has not reached the awaited state, the server did not
+ * wait, and the client pauses before the next request.
  */
 const HASTY_MS = 100;
 
@@ -50,7 +50,7 @@ export class ProcessesOf implements Processes {
     this.#base = `/v1/sandboxes/${sandboxId}/processes`;
   }
 
-  /** Starts a process. If the same request is sent again, it returns the process that the first request started. */
+  /** Starts a process. If the same request is sent again, the process that the first request started is returned. */
   async start(
     name: string,
     command: string | readonly string[],
@@ -121,7 +121,9 @@ const restart = (calls: Calls, path: string, { signal, ...unknown }: CallOptions
     unknown,
   });
 
-/** Refers to the process by id, because an id always means the same process, while its name may be reused. */
+/**
+ * A handle that refers to its process by id, because an id always means the same process, while a name may be reused.
+ */
 class Handle implements ProcessHandle {
   readonly #calls: Calls;
   readonly #path: string;
@@ -181,7 +183,7 @@ class Handle implements ProcessHandle {
     }
   }
 
-  /** Waits until it is certain whether the process runs again after this run. */
+  /** Waits until it is certain whether another run of the process follows this one. Returns true if one does. */
   async #hasNext(run: number, signal: AbortSignal | undefined): Promise<boolean> {
     for (let tries = 1; ; tries += 1) {
       const process = await this.refresh({ signal });

@@ -11,7 +11,10 @@ import { hasEnded } from "./ended.ts";
  * accepts more input when this much of the buffer is free.
  */
 const PIECE_BYTES = 524_288;
-/** Pause between attempts to write to a full stdin. The keeper also waits on its side. */
+/**
+ * Pause between attempts to write to a full stdin. It is short, because the keeper delays its response to a write that
+ * it can't accept, for 1 s at most.
+ */
 const FULL_PAUSE_MS = 50;
 
 const NOTHING = new Uint8Array();
@@ -22,8 +25,8 @@ interface WriteOptions {
 }
 
 /**
- * Writes to one exec's stdin, one write at a time, so that writes never interleave. After a failed write the next one
- * is still sent.
+ * Writes to one exec's stdin, one write at a time, so that writes never interleave. A failed write does not prevent
+ * later ones.
  */
 export class Stdin {
   readonly #calls: Calls;
@@ -42,7 +45,7 @@ export class Stdin {
   write(content: Content, { end, signal }: WriteOptions): Promise<void> {
     return this.#inTurn(async () => {
       let offset = this.#offset ?? (await this.#send(0, NOTHING, { end: false, signal }));
-      // If the write is aborted, the number of accepted bytes is unknown.
+      // The offset is unknown until the write has ended, and stays unknown if the write fails or is aborted.
       this.#offset = null;
       let isClosed = false;
       for await (const { data, isLast } of batchesOf(content, PIECE_BYTES, signal)) {
@@ -61,8 +64,8 @@ export class Stdin {
   }
 
   /**
-   * Appends input after that of other writers. Bytes that may have arrived are not sent again, so every byte is written
-   * at most once.
+   * Writes input after the input of other writers. Bytes that may have arrived are not sent again, so every byte is
+   * written at most once.
    */
   append(content: Content, { end, signal }: WriteOptions): Promise<void> {
     return this.#inTurn(async () => {
@@ -100,7 +103,8 @@ export class Stdin {
         return accepted;
       } catch (error) {
         if (!(error instanceof ConflictError)) throw error;
-        // A queued exec accepts no input. The exec may have started after the write was rejected and before this check.
+        // A queued exec rejects input with a conflict, so the write is repeated. It is repeated once more if the exec
+        // is no longer queued, because the exec may have started between the rejection and this check.
         const exec = await this.#look(signal);
         if (hasEnded(exec) || !(wasQueued || exec.status === "queued")) throw error;
         wasQueued = exec.status === "queued";

@@ -18,7 +18,7 @@ import { FilesOf } from "./files.ts";
 
 /** The server's deadline for one attempt to create or remove a drive. */
 const DRIVE_WAIT_MS = 60_000;
-/** Total time for which a delete is repeated. */
+/** Maximum time for which a delete of a drive is repeated. */
 const DELETE_PATIENCE_MS = 120_000;
 
 const pathOf = (ref: string): string => `/v1/drives/${encodeURIComponent(ref)}`;
@@ -45,8 +45,8 @@ export function drivesOf(calls: Calls): Drives {
 }
 
 /**
- * Adds a unique generated name to options without a name. If the response to the create request is lost, a drive with
- * that name can only be the requested one.
+ * Adds a unique generated name to options without a name. If the response to the create request is lost, the request
+ * can then be repeated: a drive with that name can only be the requested one, and is returned.
  */
 const nameless = (options: CreateDrive & CallOptions): CreateDrive & CallOptions => ({
   ...options,
@@ -132,8 +132,9 @@ async function untilGone(
 }
 
 /**
- * Returns the drive if it still exists, else null. A "not found" response shows that the drive was deleted only if an
- * earlier delete request reached the server or may have reached it. Otherwise "not found" is thrown.
+ * Sends a delete request. Returns the drive if something of it is left, and null if it is deleted. A "not found"
+ * response counts as deleted if this request, or an earlier one, may already have deleted the drive. Otherwise the
+ * drive did not exist, and "not found" is thrown.
  */
 async function leftOf(calls: Calls, call: Call, wasHeard: boolean): Promise<DriveInfo | null> {
   try {

@@ -27,7 +27,7 @@ export class FilesOf implements Files {
   readonly #calls: Calls;
   readonly #base: string;
 
-  /** `home` is the API path of the sandbox or drive that has the files. */
+  /** `home` is the API path of the sandbox or drive to which the files belong. */
   constructor(calls: Calls, home: string) {
     this.#calls = calls;
     this.#base = `${home}/files`;

@@ -15,8 +15,8 @@ type Records = AsyncGenerator<WatchRecord, void, undefined>;
 
 /**
  * Watches a directory over any number of connections. Changes between two connections are missed, so each further
- * connection starts with an `overflow`. An outage ends only with a record between `start` and `end`, so that a server
- * that only sends `start` and closes cannot keep the watcher retrying forever.
+ * connection starts with an `overflow`. An outage counts as ended only when a record between `start` and `end` arrives.
+ * Otherwise a server that sends `start` and closes could keep the watcher retrying forever.
  */
 export class Watching {
   readonly #calls: Calls;

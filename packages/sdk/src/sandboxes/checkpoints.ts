@@ -3,7 +3,10 @@ import { wasDoneBefore } from "../errors.ts";
 import type { Calls } from "../transport/calls.ts";
 import type { Checkpoint, CheckpointList } from "../types.generated.ts";
 
-/** Sum of the server's time limits for this checkpoint and for another checkpoint that is taken before it. */
+/**
+ * How long the server may take for a checkpoint: its time limit for this checkpoint, and the same for another one that
+ * is taken first.
+ */
 const CHECKPOINT_WAIT_MS = 240_000;
 
 export class CheckpointsOf implements Checkpoints {

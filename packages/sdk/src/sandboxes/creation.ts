@@ -18,9 +18,9 @@ const KEEPALIVE_MS = 5_000;
 const ANSWER_LIMIT_BYTES = 1_048_576;
 
 /**
- * Creates a sandbox over any number of connections, however long it is queued. All requests carry the same idempotency key:
- * the first to arrive creates the sandbox, the others follow it. The response is requested as a stream, so that a dead
- * connection can be distinguished from a long wait; a response without streaming is also accepted.
+ * Creates a sandbox over any number of connections, however long it is queued. All requests carry the same idempotency
+ * key: the first to arrive creates the sandbox, the others follow it. The response is requested as a stream, so that a
+ * dead connection can be distinguished from a long wait; a response without streaming is also accepted.
  */
 export class Creation {
   readonly #calls: Calls;
@@ -44,8 +44,8 @@ export class Creation {
 
   async sandbox(): Promise<Sandbox> {
     const outage = this.#calls.outage(this.#call);
-    // Only a keepalive ends an outage: the server sends it after an interval, so it shows that the server stayed up.
-    // Progress steps do not show that, because they may all arrive at once.
+    // Only a keepalive ends an outage. The server sends a keepalive after an interval, so it shows that the server
+    // stayed up. Progress steps do not show that, because all of them may arrive at once.
     const onKeepalive = () => outage.over();
     for (;;) {
       try {

@@ -20,8 +20,8 @@ export class PreviewsOf implements Previews {
   }
 
   /**
-   * Creates a preview, under a unique generated name if the caller gave none. If the response is lost, a preview with
-   * the generated name can only be the requested one.
+   * Creates a preview, under a unique generated name if the caller gave none. If the response is lost, the request can
+   * be repeated: a preview with the generated name can only be the requested one.
    */
   async create(port: number, { signal, ...wanted }: PreviewOptions = {}): Promise<Preview> {
     const name = wanted.name ?? `preview-${randomBytes(6).toString("hex")}`;

@@ -39,17 +39,19 @@ import { PreviewsOf } from "./previews.ts";
 
 /** How long one delete request may wait on the server. */
 const DELETE_WAIT_MS = 30_000;
-/** Total time for which a delete is repeated. */
+/** Maximum time for which a delete of a sandbox is repeated. */
 const DELETE_PATIENCE_MS = 120_000;
 
 /** How long the server may take to save memory to disk. */
 const STANDBY_WAIT_MS = 120_000;
 /** How long the server may take to restore memory from disk. */
 const WAKE_WAIT_MS = 30_000;
-/** Maximum time to stop the old instance, wait in the queue, and start a new one. */
+/**
+ * How long the server may take for a restart: to stop the old instance, wait in the queue, and start a new instance.
+ */
 const RESTART_WAIT_MS = 120_000;
 
-/** The default observation window of a diagnosis. */
+/** How long the server observes the sandbox for a diagnosis by default. */
 const DIAGNOSIS_WAIT_MS = 3_000;
 
 /** The server's deadline for one mount or unmount. */
@@ -137,7 +139,10 @@ export class SandboxHandle implements Sandbox {
     return this.#turn("wake", WAKE_WAIT_MS, options);
   }
 
-  /** Restarts the sandbox. Not idempotent: a second restart would end commands started after the first. */
+  /**
+   * Restarts the sandbox. The request is not repeated: a second restart would end commands that were started after the
+   * first.
+   */
   restart(options: CallOptions = {}): Promise<SandboxInfo> {
     return this.#turn("restart", RESTART_WAIT_MS, options, false);
   }
@@ -164,7 +169,10 @@ export class SandboxHandle implements Sandbox {
     });
   }
 
-  /** Unmounts a drive. Not idempotent: after a lost response another drive may be mounted at the path. */
+  /**
+   * Unmounts a drive. The request is not repeated: after a lost response, another drive may already be mounted at the
+   * path.
+   */
   unmount(path: string, { signal, ...unknown }: CallOptions = {}): Promise<void> {
     return this.#calls.json({
       method: "DELETE",

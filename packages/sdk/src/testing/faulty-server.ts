@@ -127,7 +127,7 @@ export type Item =
 
 export const FRAMES = { "content-type": "application/vnd.holdfast.frames" };
 
-/** Time of all output: the first second of 2026. */
+/** Time of all output, in microseconds: the beginning of 2026. */
 const AT_US = Date.UTC(2026, 0, 1) * 1000;
 
 export function frame(item: Item): Buffer {

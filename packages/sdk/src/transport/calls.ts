@@ -34,7 +34,7 @@ export interface Call {
   json?: unknown;
   bytes?: Body;
   headers?: Record<string, string>;
-  /** Whether the call can be repeated without further effect, so that it is sent again after a lost response. */
+  /** Whether a repetition of the call has no further effect. If true, the call is sent again after a lost response. */
   idempotent: boolean;
   /** Whether the call waits for an exec in progress. */
   waiting?: boolean;
@@ -44,7 +44,7 @@ export interface Call {
   accept?: number;
   /** How long the server may wait before it answers, in addition to the normal response time. */
   waitMs?: number;
-  /** The longest allowed silence of a stream with keepalives. */
+  /** Maximum time without any data from the server, for a stream with keepalives or for a request that waits. */
   silenceMs?: number;
   signal?: AbortSignal | undefined;
   /** Options of the caller that the method does not know. If there are any, the call is refused. */
@@ -70,14 +70,15 @@ const HEALTH_PATH = "/healthz";
 const JSON_TYPE = "application/json";
 
 /**
- * Maximum silence of a stream. The server sends a keepalive every 5 s; after three intervals and a margin the stream is
- * dead, even without a FIN.
+ * Maximum time without any data from a stream. The server sends a keepalive every 5 s. If none arrives for more than
+ * three intervals, the connection is dead, even without a FIN.
  */
 export const STREAM_SILENCE_MS = 20_000;
 
 /**
- * A call to a sandbox in standby is answered after the wake. Idempotent calls that time out are retried and join the same
- * wake. Other calls get this extra time, because only their response can report whether they took effect.
+ * Additional time for the response to a call that can't be repeated. A call to a sandbox in standby is answered only
+ * after the wake. A call that can be repeated needs no extra time: after a timeout it is retried and joins the same
+ * wake. For other calls, only the response can report whether they took effect.
  */
 const WAKE_MS = 30_000;
 
@@ -152,7 +153,7 @@ export class Calls {
 
   /**
    * Returns the response of a program in the sandbox unchanged. Throws only errors of Holdfast itself. Redirects are
-   * not followed: they come from the program, may lead anywhere, and following them would send the API key there.
+   * not followed, because the program chooses their target, and following them would send the API key there.
    */
   fetch(path: string, init: RequestInit): Promise<Response> {
     const { method = "GET", body } = init;
@@ -171,7 +172,8 @@ export class Calls {
     const { fetch = globalThis.fetch } = this.#options;
     const response = await fetch(where.url, sent).catch((error: unknown) => {
       init.signal?.throwIfAborted();
-      // `fetch` throws an error without a cause if the request is invalid, and with a cause if the network failed.
+      // `fetch` throws an error with a cause if the network failed, and an error without a cause if the request is
+      // invalid.
       const isNetworks = error instanceof Error && error.cause !== undefined;
       throw isNetworks ? lost(where, error) : error;
     });
@@ -187,7 +189,7 @@ export class Calls {
       patience: this.#options.patience,
       acquainted: () => this.#acquainted,
       silentMs: () => this.#pulse.silentMs,
-      // A restarted server may listen on another port.
+      // The server's address is looked up again, because a restarted server may listen on another port.
       rediscover: () => this.#rediscover(),
     });
   }
@@ -274,7 +276,9 @@ const SAFE: ReadonlySet<string> = new Set(["GET", "HEAD", "OPTIONS"]);
 /** Whether a body can be sent again; a stream can be read only once. */
 const isRepeatable = (body: unknown): boolean => typeof body === "string" || ArrayBuffer.isView(body);
 
-/** Returns an error body for a HEAD request, because the response to such a request has no body. */
+/**
+ * Builds an error body for a failed HEAD request, because a response to HEAD has no body that could contain the error.
+ */
 const wordless = ({ method, url }: Where, code: string): string =>
   JSON.stringify({
     error: {
@@ -303,8 +307,8 @@ export class Outage {
   #tries = 0;
   #since = 0;
   /**
-   * Start time of the current attempt. Only the time before it counts as outage, not the wait for the attempt's
-   * response.
+   * Start time of the current attempt. An outage is counted up to this time, so that the wait for the attempt's
+   * response does not count.
    */
   #triedAt = 0;
   #maybeDispatched = false;
@@ -333,9 +337,9 @@ export class Outage {
   }
 
   /**
-   * Returns how long the outage has lasted: from the first failure to the start of the attempt that failed now, or for as
-   * long as the server has been silent if that is longer. A silence that has ended does not count, so a server that
-   * responds again gets the full time for the failures that follow.
+   * Returns how long the outage has lasted, when an attempt has failed. That is the time from the first failure to the
+   * start of this attempt. If the attempt failed because the server is silent, it is at least as long as that silence.
+   * A silence that has ended does not count, so a server that responds again gets the full time for later failures.
    */
   #failingMs(error: unknown): number {
     const failingMs = this.#triedAt - this.#since;

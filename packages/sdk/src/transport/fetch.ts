@@ -81,7 +81,7 @@ async function* toAsync(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
   yield* pieces;
 }
 
-/** Combines the timeout and the caller's signal into one signal, and can tell which of the two fired. */
+/** Combines the timeout and the caller's signal into one signal, and gives the reason of the one that fired first. */
 class Guard {
   readonly #request: WireRequest;
   readonly #streaming: boolean;
@@ -112,7 +112,10 @@ class Guard {
     return this.#controller.signal;
   }
 
-  /** Restarts the timeout, because data is expected from now on. */
+  /**
+   * Restarts the timeout. Must be called when a piece was sent, and when the reader of a stream asks for the next
+   * piece.
+   */
   progress(): void {
     if (!this.#streaming) return;
     if (this.#resting) this.#watch?.resume();
@@ -120,7 +123,7 @@ class Guard {
     this.#clock.refresh();
   }
 
-  /** Stops the timeout until the next read, because the reader of a stream may be slow. */
+  /** Suspends the timeout of a stream until the reader asks for the next piece, because the reader may be slow. */
   rest(): void {
     this.#resting = this.#streaming;
     if (this.#resting) this.#watch?.pause();

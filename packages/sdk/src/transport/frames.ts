@@ -81,7 +81,7 @@ export class FrameDecoder {
   }
 }
 
-/** Returns the length of a frame's head. It depends on the frame's kind, which is the first byte. */
+/** Returns the length of a frame's head, which depends on the frame's kind. The kind is the first byte of the head. */
 function headBytes(head: Buffer, known: number): number {
   if (known < RECORD_HEAD_BYTES) return RECORD_HEAD_BYTES;
   const kind = head.readUInt8(0);

@@ -30,8 +30,8 @@ interface Target {
 }
 
 /**
- * A transport over node:http with keep-alive connections. A round trip takes well under half the time of the built-in
- * `fetch`, and a short exec is little more than one round trip.
+ * A transport over node:http with keep-alive connections. A short exec takes little more than one round trip, and a
+ * round trip takes well under half as long as with the built-in `fetch`.
  */
 export class HttpTransport implements Transport {
   readonly #plain = new HttpAgent({ keepAlive: true });
@@ -113,8 +113,8 @@ const lengthOf = (body: Body): number | null =>
   typeof body === "string" ? Buffer.byteLength(body) : body.length;
 
 /**
- * One request in progress, with its timeout. If the request is aborted, the exchange stores the reason, because the
- * error of the closed socket may say something else.
+ * One request in progress, with its timeout. If the client aborts the request, the exchange stores the reason and
+ * reports it instead of the error of the closed socket.
  */
 class Exchange {
   readonly #request: WireRequest;
@@ -152,7 +152,7 @@ class Exchange {
     });
   }
 
-  /** Sends the body; text is sent together with the head, in one write. */
+  /** Sends the body. Text is sent together with the head in one write. */
   send(body: Body | null): void {
     if (body === null) this.#sent.end();
     else if (isPieces(body)) void this.#pump(body.pieces);
@@ -182,7 +182,10 @@ class Exchange {
     this.#watch?.heard();
   }
 
-  /** Sends pieces with backpressure. An early response, usually an error, ends the sending. */
+  /**
+   * Sends pieces with backpressure. If the response arrives early, as an error usually does, the remaining pieces are
+   * not sent.
+   */
   async #pump(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
     try {
       let answered = false;
@@ -211,7 +214,10 @@ class Exchange {
     });
   }
 
-  /** Restarts the timeout, because data is expected from now on. */
+  /**
+   * Restarts the timeout. Must be called when a piece was sent, and when the reader of a stream asks for the next
+   * piece.
+   */
   progress(): void {
     if (!this.#streaming || this.#over) return;
     if (this.#resting) this.#watch?.resume();
@@ -219,7 +225,7 @@ class Exchange {
     this.#clock.refresh();
   }
 
-  /** Stops the timeout until the next read, because the reader of a stream may be slow. */
+  /** Suspends the timeout of a stream until the reader asks for the next piece, because the reader may be slow. */
   rest(): void {
     this.#resting = this.#streaming;
     if (this.#resting) this.#watch?.pause();
@@ -312,7 +318,10 @@ class HttpReply implements WireReply {
 /** Number of unread pieces at which reading from the socket pauses. */
 const ARRIVED_MAX = 4;
 
-/** Yields the pieces of a body as they arrived. Node's own iterator would merge unread pieces by copying. */
+/**
+ * Yields the pieces of a body as they arrived. Node's own iterator is not used, because it copies unread pieces to
+ * merge them.
+ */
 class Arrivals {
   readonly #message: IncomingMessage;
   #pieces: Buffer[] = [];

@@ -5,36 +5,36 @@ type Probe = (timeoutMs: number) => Promise<unknown>;
 export interface Watch {
   /** Records that something arrived from the server. */
   heard(): void;
-  /** Pauses the watch: no data is expected for now, because the reader of the response is slow. */
+  /** Pauses the watch while the reader of the response is slow, because no data is expected from the server then. */
   pause(): void;
   resume(): void;
   end(): void;
 }
 
-/** Number of checks within the time limit: the silence is checked every `limitMs / LOOKS`. */
+/** Number of checks within the time limit: the interval between two checks is `limitMs / LOOKS`. */
 const LOOKS = 30;
 /** Number of checks without a sign of life after which the server is probed. */
 const PROBE_AFTER_LOOKS = 5;
 const LONGEST_PROBE_MS = 5_000;
 /**
- * Minimum for `limitMs`. A busy server may take this long to answer a probe, so with a shorter limit a working server
- * would be given up.
+ * Minimum of `limitMs`. A busy server may take this long to answer a probe; with a shorter limit it would be given up
+ * although it works.
  */
 const LEAST_LIMIT_MS = 5_000;
 /**
- * If more than this time passes without a waiting request, the next request begins a new silence. The pauses between
- * retries are shorter, so a silence continues over the retries of a call.
+ * If no request has waited for longer than this, the silence of the server is counted from zero for the next request.
+ * The pauses between retries are shorter, so the silence continues to be counted over the retries of a call.
  */
 const GAP_MS = 5_000;
 
 /**
  * Distinguishes a server that takes long for one request from a server that does not respond at all, such as a stopped
- * process whose connections stay open. While requests wait, anything received is a sign of life. If nothing is received
- * for a while, the server is probed. If the server has shown no sign of life for `limitMs`, but at least 5 s, all
- * waiting requests are given up.
+ * process with open connections. While requests wait, anything received is a sign of life. If nothing is received for a
+ * while, the server is probed. If the server has shown no sign of life for `limitMs`, all waiting requests are given
+ * up.
  *
- * Each check adds at most two check intervals to the silence. So if the client program blocks its own event loop, that
- * time does not count as silence of the server.
+ * Each check adds at most two check intervals to the silence. So if the client program blocks its own event loop for
+ * longer, the additional time does not count as silence of the server.
  */
 export class Pulse {
   readonly #limitMs: number;
@@ -97,10 +97,10 @@ export class Pulse {
   #giveUpAll(): void {
     const all = [...this.#waiting.values()];
     this.#waiting.clear();
-    // For the next request, the silence is counted from zero.
+    // The next request gets the full time limit again.
     this.#silentMs = 0;
-    // The last check may come up to one interval before the limit. The whole limit is reported even
-    // then, because after a shorter silence the calls would be retried.
+    // The last check may come up to one interval before the limit. The requests nevertheless report the whole limit as
+    // silence, because with a shorter silence their calls would be retried.
     for (const giveUp of all) giveUp(this.#limitMs);
   }
 

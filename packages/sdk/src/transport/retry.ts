@@ -9,7 +9,7 @@ export interface Patience {
   outageMs: number;
   /** How long to retry if the server has never answered: most likely there is no server at this address. */
   strangerMs: number;
-  /** How long to retry if the server responds "unavailable". */
+  /** How long to retry if the server responds that it, or a resource, is unavailable. */
   busyMs: number;
 }
 
@@ -28,14 +28,15 @@ export interface Failure {
   /** Attempts made so far, including the failed one. */
   tries: number;
   /**
-   * Time from the first failure to the start of the current attempt. The wait for a response does not count as outage.
+   * Time from the first failure to the start of the current attempt. The wait for the attempt's response is not
+   * included.
    */
   failingMs: number;
   /** Whether the call can be repeated without further effect. */
   idempotent: boolean;
   /**
-   * Whether the call waits for an exec in progress. If so, "unavailable" responses are retried for as long as an
-   * outage.
+   * Whether the call waits for an exec in progress. If so, "unavailable" responses are retried for `outageMs` instead
+   * of `busyMs`.
    */
   waiting: boolean;
   /** Whether this client has ever received a response from the server. */

@@ -10,12 +10,14 @@ export interface WireRequest {
   headers: Record<string, string>;
   body: Body | null;
   /**
-   * Maximum duration of the whole exchange. If the request body or the response body is a stream: maximum time without
-   * expected data.
+   * Maximum duration of the whole exchange. If the request body or the response body is a stream, it is the maximum
+   * time without data while data is expected.
    */
   timeoutMs: number;
   signal: AbortSignal | undefined;
-  /** Ends the exchange if the server shows no sign of life; absent for the probe itself. */
+  /**
+   * Ends the exchange if the server shows no sign of life. The probe itself has no pulse, because the pulse sends it.
+   */
   pulse?: Pulse;
 }
 
