@@ -8,7 +8,7 @@ import type { HoldfastError } from "@holdfast/sdk";
 interface Field {
   option: string;
   unit?: "MB" | "ms";
-  /** A description of a valid value, shown instead of a regular expression. */
+  /** A description of valid values. It is shown in place of a regular expression. */
   form?: string;
 }
 
@@ -54,7 +54,7 @@ const ABOUT_FIELD = /^(?:body|query|querystring|params)((?:\/[\w.-]+)+)\s+/;
 /** Field names in camelCase, which are not English words. */
 const IDENTIFIERS = /\b[a-z]+[A-Z]\w*\b/g;
 
-/** The error's message with the CLI's own options in place of fields. */
+/** Returns the error's message, with the CLI's own options in place of field names. */
 export function messageOf(error: HoldfastError): string {
   const { message } = error;
   const about = ABOUT_FIELD.exec(message);

@@ -1,8 +1,8 @@
 import { constants } from "node:os";
 
 /**
- * Signals within this time count as one signal, because the CLI may get the same signal twice: a terminal signals the
- * whole process group, and the launcher forwards the signal too.
+ * Signals within this time of each other count as one. The CLI may get the same signal twice: a terminal signals the
+ * whole process group, and the launcher also forwards the signal.
  */
 const SAME_SIGNAL_MS = 300;
 
@@ -29,8 +29,8 @@ export interface Interruption {
   /** Interrupts the command with this reason, as a signal would. */
   interrupt(reason: Error): void;
   /**
-   * Called at the first SIGINT, instead of firing `signal`; the second SIGINT then fires `signal`. If null, the first
-   * SIGINT fires `signal`.
+   * Called at the first SIGINT, instead of firing `signal`; only the second SIGINT then fires `signal`. If this is
+   * null, the first SIGINT fires `signal`.
    */
   onFirstInterrupt: (() => void) | null;
   /** Called when another signal arrives after `signal` has fired: the user does not want to wait for the cleanup. */

@@ -23,7 +23,7 @@ async function main(): Promise<void> {
     try {
       await work;
     } catch (error) {
-      // The command has already reported that its output could not be written; `flushed` would report it again.
+      // The error has already been reported while the command ran; `flushed` throws it a second time.
       if (isCut && error instanceof OutputFailure) return;
       isCut = error instanceof OutputFailure;
       const { text, exitCode } = report(error);

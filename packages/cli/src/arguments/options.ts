@@ -65,13 +65,13 @@ export const detachOption = (command: Command): Command =>
       .default(detachKeys(DEFAULT_DETACH_KEYS), DEFAULT_DETACH_KEYS),
   );
 
-/** Returns undefined if the user gave no limit. The server then uses its defaults. */
+/** Returns the requested resources. Returns undefined if the user gave no limit; the server then uses its defaults. */
 export const resourcesOf = ({ memory, cpus, pids, disk }: SandboxOptions) =>
   givenAny({ memoryMb: memory, cpus, pids, diskMb: disk });
 
 /**
- * Converts these flags to an exec request. If the user asks for a terminal, the request has the local terminal's size
- * and type.
+ * Converts the flags of a command to an exec request. If the user asks for a terminal, the request has the local
+ * terminal's size and type.
  */
 export const execOf = ({ env, cwd, user, timeout, stdin, tty }: ExecFlags) => ({
   env: tty ? { ...terminalEnv(), ...env } : env,

@@ -12,7 +12,10 @@ import { Interrupted } from "../interrupt.ts";
 type StreamName = "stdout" | "stderr";
 
 const DESCRIPTORS = { stdout: 1, stderr: 2 } as const;
-/** How long an interrupted CLI waits until its output is read: long enough for a message, too short to look stuck. */
+/**
+ * How long an interrupted CLI waits until its output is read. The time is long enough for a message to be read, and too
+ * short for the CLI to look stuck.
+ */
 const INTERRUPTED_FLUSH_MS = 1_000;
 
 let onBroken: (reason: Error) => void = () => {};

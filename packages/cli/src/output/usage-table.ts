@@ -1,7 +1,7 @@
 import type { UsageSummary } from "@holdfast/sdk";
 import { age, counted, size, table } from "./table.ts";
 
-/** Sort keys; the smallest comes first. */
+/** Sort keys. Sandboxes are sorted in ascending order of the key. */
 const ORDERS = {
   cpu: ({ cpuPercent }: UsageSummary) => -(cpuPercent ?? -1),
   memory: ({ memoryBytes }: UsageSummary) => -(memoryBytes ?? -1),

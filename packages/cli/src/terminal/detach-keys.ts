@@ -19,8 +19,8 @@ function byteOf(key: string): number {
 }
 
 /**
- * Finds the detach sequence in typed input. A key that may begin the sequence is not sent to the command until the next
- * keys show whether it does.
+ * Finds the detach sequence in typed input. A key that may begin the sequence is not sent to the command until later
+ * keys show whether it belongs to the sequence.
  */
 export class DetachWatch {
   readonly #keys: DetachKeys;

@@ -28,8 +28,8 @@ export async function follow(run: ExecRun, options: Following): Promise<number> 
 }
 
 /**
- * Follows a command that this CLI started. Fails if part of the output is missing: the command's own exit code would
- * hide that. A terminal shows the newest output and may have gaps.
+ * Follows a command that this CLI started. Throws if part of the output is missing, because the command's own exit code
+ * would not show that. The output of a terminal may have gaps, because a terminal shows the newest output.
  */
 export async function followWhole(run: ExecRun, options: Following): Promise<number> {
   const exitCode = await follow(run, options);
@@ -55,7 +55,7 @@ async function followPipes(run: ExecRun, options: Following): Promise<void> {
 export function outcome(exec: Exec): number {
   switch (exec.status) {
     case "exited":
-      // A killed command can't report the reason itself, so the CLI prints it.
+      // A command that was killed by a signal can't report the reason itself, so the CLI prints it.
       if (exec.signal && exec.cause) printError(`holdfast: ${printable(exec.cause.message)}\n`);
       return exec.exitCode ?? exitCodeOf(exec.signal ?? "");
     case "timed_out":

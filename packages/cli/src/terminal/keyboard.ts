@@ -2,7 +2,7 @@ import { type DetachKeys, DetachWatch } from "./detach-keys.ts";
 
 /** How long a possible beginning of the detach sequence is held back from the command. */
 const HOLD_MS = 500;
-/** Maximum size of unsent (usually pasted) input; beyond it, reading pauses. */
+/** Maximum size of input, usually pasted, that was read and not yet sent. When it is reached, reading pauses. */
 const PENDING_LIMIT_BYTES = 1_048_576;
 
 /** Reads typed input. Keys that arrive while others are being sent are returned together. */

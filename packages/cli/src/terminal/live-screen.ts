@@ -1,7 +1,10 @@
 import { print } from "../output/streams.ts";
 import { RawMode, terminalSize } from "./terminal.ts";
 
-/** Alternate screen, hidden cursor, no line wrapping: the terminal itself cuts lines that are too wide. */
+/**
+ * Switches to the alternate screen, hides the cursor, and turns off line wrapping, so that the terminal itself cuts
+ * lines that are too wide.
+ */
 const ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 const HOME = "\x1b[H";

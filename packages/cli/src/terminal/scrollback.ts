@@ -20,7 +20,10 @@ export async function scrollback(run: ExecRun, signal: AbortSignal): Promise<Buf
   return withoutQueries(lastOf(Buffer.concat(kept)));
 }
 
-/** Keeps at most the last `SCROLLBACK_BYTES`. If output is cut off, the rest starts at the beginning of a line. */
+/**
+ * Returns the last `SCROLLBACK_BYTES` of the output at most. If earlier output is cut off, the rest starts at the
+ * beginning of a line.
+ */
 function lastOf(shown: Buffer): Buffer {
   if (shown.length <= SCROLLBACK_BYTES) return shown;
   const last = shown.subarray(-SCROLLBACK_BYTES);
@@ -28,8 +31,8 @@ function lastOf(shown: Buffer): Buffer {
 }
 
 /**
- * Removes terminal queries (cursor position, device attributes, colours) from replayed output. They were answered when
- * first shown; answers to replayed queries would be typed into the command.
+ * Removes terminal queries (cursor position, device attributes, colours) from replayed output. The terminal answered
+ * these queries when they were first shown. If it answered them again, the answers would be typed into the command.
  */
 export function withoutQueries(shown: Buffer): Buffer {
   return Buffer.from(shown.toString("latin1").replace(QUERIES, ""), "latin1");

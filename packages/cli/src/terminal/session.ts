@@ -4,7 +4,7 @@ import type { DetachKeys } from "./detach-keys.ts";
 import { Keyboard } from "./keyboard.ts";
 import { RawMode, terminalSize } from "./terminal.ts";
 
-/** The user is not notified of connection losses shorter than this. */
+/** Connection losses shorter than this are not shown to the user. */
 const NOTICE_AFTER_MS = 1_000;
 
 interface SessionOptions {

@@ -42,7 +42,10 @@ export class RawMode implements Disposable {
     process.stdin.setRawMode(false);
     makeRaw();
   };
-  /** Exits on SIGQUIT, whose default action would leave the terminal in raw mode. No command handles the signal. */
+  /**
+   * Exits on SIGQUIT. The signal's default action would leave the terminal in raw mode, and no command of the CLI
+   * handles the signal.
+   */
   readonly #quit = () => process.exit(exitCodeOf("SIGQUIT"));
 
   constructor() {
@@ -72,6 +75,6 @@ function makeRaw(): void {
   try {
     execFileSync("stty", ["-opost"], { stdio: ["inherit", "ignore", "ignore"], timeout: STTY_MS });
   } catch {
-    // Ignored: most programs still look right if stty fails.
+    // The error is ignored, because most programs look right even if stty fails.
   }
 }

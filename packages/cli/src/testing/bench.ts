@@ -18,7 +18,7 @@ import {
 import { Typist } from "./typist.ts";
 
 const BIN = fileURLToPath(new URL("../../bin/holdfast.mjs", import.meta.url));
-/** The system's Node if there is one, because the launcher is meant for it. */
+/** The Node that runs the launcher: the system's Node if there is one, because users run the launcher with it. */
 const NODE = existsSync("/usr/bin/node") ? "/usr/bin/node" : process.execPath;
 
 interface Ended {

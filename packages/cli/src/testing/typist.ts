@@ -8,12 +8,12 @@ export class Typist implements AsyncDisposable {
   readonly #script: ChildProcess;
   readonly #ended: Promise<unknown>;
   #shown = "";
-  /** How many characters of the output earlier calls of `sees` have matched. */
+  /** Number of characters of the output up to the end of the last match of `sees`. */
   #read = 0;
 
   /** Sets the size of the terminal before the line runs. */
   constructor(line: string, options: { env: NodeJS.ProcessEnv; cwd: string }) {
-    // The shell ignores Ctrl-C, so that it is still there to report the program's exit code.
+    // The shell ignores Ctrl-C, so that it survives Ctrl-C and can report the program's exit code.
     const whole = `trap : INT; tty; stty rows 40 cols 100; ${line}`;
     this.#script = spawn("script", ["-qfc", whole, "/dev/null"], { ...options, stdio: "pipe" });
     this.#script.stdout?.on("data", (piece: Buffer) => {

@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 
 /**
  * Creates an entry under a temporary name in the same directory and renames it to its path, so that nothing is written
- * through an existing link.
+ * through an existing symbolic link.
  */
 export async function replaceEntry(
   path: string,

@@ -16,7 +16,7 @@ export class Tally {
     return this.#skipped;
   }
 
-  /** Counts from zero, for a copy that starts again. */
+  /** Sets the counts to zero, for a copy that is started again. */
   restart(): void {
     this.#entries = 0;
     this.#bytes = 0;

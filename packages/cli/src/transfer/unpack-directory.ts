@@ -14,10 +14,10 @@ const SMALL_BYTES = 65_536;
 const FILES_AT_ONCE = 8;
 
 /**
- * Unpacks an archive of a sandbox or drive into a local directory. The archive is not trusted. Names that are not plain
- * are rejected. A file replaces the entry at its path, and is never written through a link there. Directories below the
- * target must not be links. So no file is written outside the target, not even through links that an earlier copy
- * created.
+ * Unpacks an archive of a sandbox or drive into a local directory. The archive is not trusted, so no file may be
+ * written outside the target. Names that could lead to another directory are rejected. A file replaces the entry at its
+ * path, and is never written through a symbolic link there. Directories below the target must not be symbolic links,
+ * even if an earlier copy created them.
  */
 export async function unpackDirectory(
   archive: AsyncIterable<Uint8Array>,
@@ -41,8 +41,8 @@ export async function unpackDirectory(
 }
 
 /**
- * Feeds the archive to the parser, with backpressure. If the archive fails, the loop that reads the parser's entries
- * throws the error.
+ * Writes the archive to the parser, with backpressure. If reading the archive fails, the error is passed to the parser,
+ * and the loop over the parser's entries throws it.
  */
 async function feed(archive: AsyncIterable<Uint8Array>, parser: Extract): Promise<void> {
   let wake = () => {};
@@ -61,7 +61,10 @@ async function feed(archive: AsyncIterable<Uint8Array>, parser: Extract): Promis
   }
 }
 
-/** An entry of the archive. The content of an entry is read to its end before the next entry is parsed. */
+/**
+ * An entry as the parser yields it. The parser reads the next entry only after the content of this one was read to its
+ * end.
+ */
 type Entry = Extract extends AsyncIterable<infer One> ? One : never;
 
 interface Attributes {
@@ -72,11 +75,11 @@ interface Attributes {
 class Unpacking {
   readonly #target: string;
   readonly #tally: Tally;
-  /** Directories known to exist and not to be links. */
+  /** Paths of directories that are known to exist and not to be symbolic links. */
   readonly #directories = new Set<string>();
   /**
-   * Attributes of directories. They are set after all entries are written, because they may forbid writing, and because
-   * adding entries changes a directory's modification time.
+   * Attributes of directories. They are set only after all entries are written, for two reasons: they may forbid
+   * writing, and adding entries changes a directory's modification time.
    */
   readonly #attributes = new Map<string, Attributes>();
   readonly #writing = new Set<Promise<void>>();
@@ -87,8 +90,8 @@ class Unpacking {
   }
 
   /**
-   * Creates the target directory. The target may be a link to a directory, because the user named it. A directory that
-   * exists keeps its attributes.
+   * Creates the target directory if it is missing. An existing target keeps its attributes. It may be a symbolic link
+   * to a directory, because the user chose it.
    */
   async begin(): Promise<void> {
     const there = await stat(this.#target).catch(() => null);
@@ -112,8 +115,8 @@ class Unpacking {
 
   async finish(): Promise<void> {
     await Promise.all(this.#writing);
-    // Parents come before their subdirectories in the list, so it is processed in reverse: a parent's attributes may
-    // forbid changes below it.
+    // The list contains a directory before its subdirectories. It is processed in reverse, because the attributes of a
+    // directory may forbid changes below it.
     for (const [path, attributes] of [...this.#attributes].reverse()) await setAttributes(path, attributes);
   }
 
@@ -122,7 +125,9 @@ class Unpacking {
     await Promise.allSettled(this.#writing);
   }
 
-  /** Returns the local path of an entry, after checking that its parent directories exist and are not links. */
+  /**
+   * Returns the local path of an entry. Creates missing parent directories, and checks that none is a symbolic link.
+   */
   async #placeOf({ name }: Header): Promise<string> {
     const parts = name.split("/").filter((part) => part !== "" && part !== ".");
     if (!parts.every(isPlainName)) throw new Failure(`invalid file name in the archive: ${name}`);
@@ -195,8 +200,8 @@ async function setAttributes(path: string, { mode, modifiedAt }: Attributes): Pr
 }
 
 /**
- * Returns the entry's time, and its permissions without set-user-id and similar bits, which refer to the sandbox's
- * users.
+ * Returns the entry's time and permissions. Set-user-id, set-group-id and sticky bits are removed, because they refer
+ * to the sandbox's users.
  */
 function attributesOf({ mode, mtime, pax }: Header): Attributes {
   const exact =

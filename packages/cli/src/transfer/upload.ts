@@ -81,7 +81,7 @@ async function sendDirectory(
     } catch (error) {
       signal.throwIfAborted();
       if (!(error instanceof HoldfastError) || !error.retryable || tries === DIRECTORY_TRIES) throw error;
-      // The SDK repeats this stat request until the server is reachable again.
+      // Waits until the server is reachable again, because the SDK repeats a stat request until then.
       await statOf(files, target, signal);
     }
   }

@@ -56,7 +56,8 @@ async function redraw(run: ExecRun, signal: AbortSignal): Promise<void> {
     await run.resize({ ...size, rows: size.rows > 1 ? size.rows - 1 : 2 }, { signal });
     await run.resize(size, { signal });
   } catch (error) {
-    // The resize fails if the command has ended meanwhile. The output, which is read next, reports that end.
+    // The resize fails if the command has ended meanwhile. The error is ignored, because the output, which is read
+    // next, reports the end of the command.
     if (!(error instanceof ConflictError)) throw error;
   }
 }

@@ -63,7 +63,7 @@ async function exec(context: Context, name: string, argv: string[], options: Opt
   return 0;
 }
 
-/** The exec's behaviour in standby; unset options use the server's defaults. */
+/** How the exec behaves in standby. Fields that are undefined have the server's defaults. */
 const sleepOf = ({ keepAwake, onWake }: Options) => ({
   keepAwake: keepAwake ? undefined : false,
   onWake: onWake === undefined ? undefined : { signal: onWake },
@@ -80,7 +80,7 @@ export async function runHere(
   { start, stdin = false, detachKeys }: { start: StartOptions; stdin?: boolean; detachKeys: DetachKeys },
 ): Promise<number> {
   const { signal } = context.interruption;
-  // The start is not interruptible: only a start whose response arrived can be undone reliably.
+  // Ctrl-C does not interrupt the start, because only a start whose response arrived can be undone reliably.
   const run = await box.execs.start(argv, { ...start, awaitReader: start.tty === undefined });
   context.interruption.onSecond = ({ exitCode }) => {
     printError(

@@ -88,7 +88,7 @@ async function runOnce(context: Context, argv: string[], options: Options): Prom
     const awaitReader = start.tty === undefined;
     const run = await box.execs.start(argv, { ...start, awaitReader, signal });
     using _ = forwardInterrupt(context, run);
-    // Detaching is disabled: the command ends with its sandbox.
+    // Detaching is disabled, because the sandbox, and with it the command, is deleted when the CLI ends.
     return await followWhole(run, { input: options.stdin ?? false, detachKeys: [], signal });
   } finally {
     await end(box, options);
@@ -104,10 +104,10 @@ function create(context: Context, options: Options, progress: Progress): Promise
 }
 
 /**
- * Returns a lifecycle with which the server deletes the sandbox even if the CLI was killed. The server may delete it
- * when the host runs short of resources and no exec is running. If the command has a timeout, the sandbox also gets a
- * TTL, which is `TTL_MARGIN_MS` longer than the timeout. A sandbox that the user wants to keep has only the TTL that
- * the user set.
+ * Returns the lifecycle of the sandbox. A sandbox that the user wants to keep has only the TTL that the user set. Any
+ * other sandbox is disposable: even if the CLI is killed, the server may delete the sandbox when the host runs short of
+ * resources and no exec is running. If its command has a timeout, it also gets a TTL, which is `TTL_MARGIN_MS` longer
+ * than the timeout.
  */
 function lifecycleOf({ keep, ttl, timeout }: Options) {
   if (keep) return givenAny({ ttlMs: ttl });

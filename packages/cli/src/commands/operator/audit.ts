@@ -6,7 +6,10 @@ import { withSpinner } from "../../output/spinner.ts";
 import { print, printError } from "../../output/streams.ts";
 import { ahead, asJson, counted, table } from "../../output/table.ts";
 
-/** Number of things listed per finding. More would push the message off the screen; `--json` prints all. */
+/**
+ * Maximum number of things listed per finding. A longer list would push the message off the screen; `--json` prints
+ * all.
+ */
 const THINGS_SHOWN = 3;
 
 export function registerAudit(program: Command, context: Context): void {

@@ -41,7 +41,10 @@ function checkExposure(): HostCheck[] {
   return [{ name: "network", ok: false, required: false, found, fix }];
 }
 
-/** Checks the server, if one is running: 'doctor' is also run before the first start. */
+/**
+ * Checks the server if one is running. If none is, there is no error, because 'doctor' is also run before the first
+ * start.
+ */
 async function checkServer(context: Context): Promise<HostCheck> {
   const client = context.client();
   const about = { name: "server", required: false };

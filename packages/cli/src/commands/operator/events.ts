@@ -99,8 +99,8 @@ async function follow(context: Context, filter: Filter, { last, json }: Options)
   const show = (event: Event) => writeTo("stdout", json ? `${jsonText(event)}\n` : line(event), signal);
   let cursor: string | undefined;
   if (last !== undefined) {
-    // Fixes the position from which events are followed before the last events are shown, so that no event is missed or
-    // shown twice.
+    // The position from which events are followed is determined before the last events are shown, so that no event is
+    // missed or shown twice.
     const [newest] = await lastOf(context, { signal }, 1);
     cursor = newest === undefined ? "0" : String(newest.seq);
     for (const event of await lastOf(context, filter, last))

@@ -64,7 +64,7 @@ async function live(context: Context, { sort, every }: Options): Promise<void> {
     draw: (rows) => page(known, sort, rows),
     onKey: (key) => {
       if (key === "q" || key === "Q") over.abort();
-      // In raw mode the terminal does not turn Ctrl-C into a signal.
+      // In raw mode the terminal does not turn Ctrl-C into a signal, so the key itself interrupts the command.
       if (key === "\x03") context.interruption.interrupt(new Interrupted("SIGINT"));
     },
   });

@@ -67,8 +67,8 @@ Examples:
 }
 
 /**
- * Counts the time from now. Counted from the creation, "30m" would immediately delete a sandbox that is older than
- * that.
+ * Counts the new TTL from now, and not from the sandbox's creation. Otherwise "30m" would immediately delete a sandbox
+ * that is older than 30 minutes.
  */
 const endOf = (ttl: number | "none" | undefined) => (ttl === "none" ? { ttlMs: null } : { expiresInMs: ttl });
 

@@ -87,7 +87,10 @@ async function archive(source: string): Promise<AsyncIterable<Uint8Array>> {
     : createReadStream(source, { highWaterMark: 262_144 });
 }
 
-/** Archives owners as numbers, because names would refer to the host's users. A failing tar fails the whole import. */
+/**
+ * Packs a directory with tar. Owners are stored as numbers, because names would refer to the host's users. If tar
+ * fails, the whole import fails.
+ */
 async function* directoryArchive(directory: string): AsyncGenerator<Uint8Array> {
   const tar = spawn("tar", ["--numeric-owner", "-C", directory, "-cf", "-", "."], {
     stdio: ["ignore", "pipe", "inherit"],
