@@ -606,7 +606,7 @@ export const ErrorBody = Type.Object(
 );
 
 interface ErrorDetails {
-  /** Replaces the default sentence of the error registry with a more precise one. */
+  /** A more precise sentence, used in place of the default sentence of the error registry. */
   message?: string;
   dispatched?: Dispatched;
   sandboxId?: string;
@@ -614,7 +614,7 @@ interface ErrorDetails {
   operation?: string;
   /** The oldest cursor still available, if an older one was requested. */
   floor?: string;
-  /** How long to wait before a retry, if that is known more precisely than the registry's default. */
+  /** How long to wait before a retry, if this error knows it more precisely than the registry's default. */
   retryAfterMs?: number;
   cause?: unknown;
 }

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 
-/** A string type that only its own constructor produces, so that the compiler rejects a name in place of an id. */
+/** A string type with a brand, so that the compiler rejects any other string, such as a name in place of an id. */
 type Branded<Kind extends string> = string & { readonly __kind: Kind };
 
 export type SandboxId = Branded<"SandboxId">;

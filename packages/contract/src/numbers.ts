@@ -5,19 +5,19 @@
 export const NUMBERS = {
   /** Interval of the link heartbeat, which the server sends and the keeper expects. */
   heartbeatMs: 5_000,
-  /** A link that receives no byte for this long is considered dead, even without a FIN. */
+  /** Maximum time without a byte on a link. After it, the link is considered dead, even without a FIN. */
   linkDeadMs: 10_000,
   /** First wait before reconnecting a lost link. The wait doubles with each failure. Each wait is randomized. */
   linkRetryMinMs: 2,
   /** Longest wait before reconnecting a lost link. */
   linkRetryMaxMs: 2_000,
-  /** A call on a sandbox whose link is down waits this long for a new link. */
+  /** How long a call to a sandbox waits for a new link if the link to its keeper is lost. */
   linkWaitMs: 5_000,
   /** Interval between observation passes over all running instances. */
   observeEveryMs: 5_000,
   /** Interval of periodic maintenance: new proofs of degraded sandboxes, storing of activity times, expiry. */
   maintainEveryMs: 5_000,
-  /** A call runs a proof of the sandbox first if the last proof is older than this. */
+  /** Maximum age of a sandbox's last proof. If it is older, a call first runs a new proof. */
   proofFreshMs: 15_000,
   proofDeadlineMs: 8_000,
   /** Deadline of a create, from its acceptance to the proof that the sandbox is ready. */
@@ -26,17 +26,17 @@ export const NUMBERS = {
   stopAttemptMs: 45_000,
   /** How long a delete call waits until the instance has been stopped. */
   deleteWaitMs: 30_000,
-  /** Waits between stop attempts. After the last attempt the instance is only observed. */
+  /** Waits between attempts to stop an instance. After the last attempt, the instance is only observed. */
   stopBackoffMs: [5_000, 10_000, 30_000, 60_000, 300_000],
   exhaustedRecheckMs: 600_000,
-  /** An orphaned resource is removed after two sightings at least this long apart. */
+  /** Minimum time between two sightings of an orphaned resource after which the resource is removed. */
   orphanGraceMs: 300_000,
   orphanCheckEveryMs: 150_000,
   /** How long the record, files and journals of a failed sandbox are kept. */
   failedKeptMs: 86_400_000,
   execWaitDefaultMs: 240_000,
   execWaitMaxMs: 240_000,
-  /** The server ends an exec itself if the keeper has not done so this long after the exec's timeout. */
+  /** Time after an exec's timeout at which the server itself ends the exec, if the keeper has not done so. */
   execTimeoutGraceMs: 10_000,
   /** Maximum number of execs that run at a time, per sandbox. */
   execsPerSandbox: 256,
@@ -64,23 +64,32 @@ export const NUMBERS = {
   execRetentionMs: 3_600_000,
   retentionEveryMs: 30_000,
   /**
-   * Maximum number of ended execs kept per sandbox. Beyond this limit or journalsPerSandboxBytes, the oldest are
-   * deleted early.
+   * Maximum number of ended execs kept per sandbox. If this limit or journalsPerSandboxBytes is exceeded, the oldest
+   * ended execs are deleted before the end of execRetentionMs.
    */
   execsKeptPerSandbox: 10_000,
   /** Maximum size of the journals of ended execs, per sandbox. */
   journalsPerSandboxBytes: 1_024 * 1_048_576,
-  /** Maximum size of the journals of all deleted sandboxes together. Beyond the limit the oldest are deleted early. */
+  /**
+   * Maximum size of the journals of all deleted sandboxes together. If it is exceeded, the oldest journals are deleted
+   * early.
+   */
   journalsOfDeletedBytes: 4_096 * 1_048_576,
-  /** Maximum size of `stdout` and of `stderr` returned inline by a waiting call. The journal has the rest. */
+  /**
+   * Maximum size of `stdout`, and of `stderr`, in the response of a waiting call. The complete output is in the
+   * journal.
+   */
   execInlineBytes: 1_048_576,
   journalCapBytes: 64 * 1_048_576,
   /**
-   * When a command's unread output has reached the cap, the command waits this long for a connected reader that takes
-   * no output. After that the oldest output is dropped.
+   * How long a command waits for a connected reader that takes no output, when journalCapBytes of its output are
+   * unread. After that time, the oldest output is dropped.
    */
   outputHoldMs: 60_000,
-  /** The same wait for a reader that has disconnected, or that was announced and has not connected yet. */
+  /**
+   * How long a command waits for a reader that has disconnected, or was announced and has not connected yet, when
+   * journalCapBytes of its output are unread. After that time, the oldest output is dropped.
+   */
   outputReturnMs: 10_000,
   streamKeepaliveMs: 5_000,
   /** Deadline to connect to a port. */
@@ -102,11 +111,14 @@ export const NUMBERS = {
   /** Maximum number of concurrent followers of the event timeline. */
   eventFollowersMax: 200,
   /**
-   * Maximum duration of an exec's output stream. At its end an active reader reconnects with its cursor. A dead reader
-   * does not, and is thereby removed.
+   * Maximum duration of an exec's output stream. When a stream ends at this limit, an active reader reconnects with its
+   * cursor. A dead reader does not reconnect, so this limit removes it.
    */
   streamMaxMs: 1_800_000,
-  /** A keeper without a link ends its sandbox this long after the end of the TTL. */
+  /**
+   * Time after the end of a sandbox's TTL at which its keeper ends the sandbox, if the keeper has no link to the
+   * server.
+   */
   keeperExpiryGraceMs: 60_000,
   /** Deadline of a single file, directory or probe request to the keeper. */
   keeperCallMs: 30_000,
@@ -138,19 +150,22 @@ export const NUMBERS = {
   launchQueueMs: 300_000,
   maxSandboxes: 1_000,
   maxSandboxesPerKey: 1_000,
-  /** New sandboxes are rejected while the state directory has less free disk space than this. */
+  /** Minimum free disk space of the state directory. While less is free, new sandboxes are rejected. */
   diskReserveBytes: 2 * 1_073_741_824,
-  /** New sandboxes are rejected while the host has less free memory than this. */
+  /** Minimum free memory of the host. While less is free, new sandboxes are rejected. */
   memoryReserveBytes: 268_435_456,
   /** Deadline of a capacity measurement. If the measurement takes longer, the capacity is considered unmeasured. */
   measureMs: 5_000,
   /**
-   * While less disk space than this is free, the sandbox that writes fastest is frozen. It stays frozen until
-   * diskReserveBytes are free again.
+   * Free disk space below which the sandbox that writes fastest is frozen. It stays frozen until diskReserveBytes are
+   * free again.
    */
   diskFreezeBytes: 1_073_741_824,
   diskGuardEveryMs: 5_000,
-  /** Sandboxes that write slower than this are not frozen: they are not the ones filling the disk. */
+  /**
+   * Minimum write rate, per second, of a sandbox that is frozen because the disk is almost full. A slower sandbox is
+   * not the one that fills the disk.
+   */
   diskFreezeRateBytes: 1_048_576,
   /**
    * Maximum number of consecutive launch failures. When it is reached, launches are suspended for launchesSuspendedMs;
@@ -159,8 +174,9 @@ export const NUMBERS = {
   launchFailuresMax: 5,
   launchesSuspendedMs: 30_000,
   /**
-   * Maximum number of cold starts after lost memory, per sandbox and restartWindowMs. After that the sandbox fails. The
-   * window is several times as long as healGiveUpMs.
+   * Maximum number of cold starts after lost memory, per sandbox and restartWindowMs. After that the sandbox fails.
+   * restartWindowMs is several times as long as healGiveUpMs, so that it can contain several restarts of an instance
+   * that never serves.
    */
   restartsMax: 3,
   restartWindowMs: 3_600_000,
@@ -172,16 +188,16 @@ export const NUMBERS = {
   healTryMs: 10_000,
   /** Maximum number of attempts per step of the ladder. */
   healTriesPerRung: 2,
-  /** A step is successful if the sandbox keeps serving for this long after it. */
+  /** How long a sandbox must keep serving after a step of the ladder for the step to count as successful. */
   healHoldMs: 15_000,
   /**
-   * An instance that does not answer for this long is stopped, even if the cause may be a busy host. This time is
-   * longer than alertStuckMs, so that the operator is alerted first.
+   * Time after which an instance that does not answer is stopped, even if a busy host may be the cause. It is longer
+   * than alertStuckMs, so that the operator is alerted first.
    */
   healGiveUpMs: 660_000,
   /** Maximum number of instances, over all sandboxes, that the ladder stops per minute. */
   healRestartsPerMinute: 3,
-  /** A sandbox that was healed this many times within healWindowMs skips all steps except the last. */
+  /** Number of repairs of a sandbox within healWindowMs after which the ladder skips all steps except the last one. */
   healsMax: 5,
   healWindowMs: 600_000,
   /** Usage samples kept per instance, one per observation pass. */
@@ -204,7 +220,7 @@ export const NUMBERS = {
   wakeDeadlineMs: 30_000,
   /** Deadline of a freeze or thaw. */
   freezeMs: 5_000,
-  /** Maximum calls per sandbox that are held while it wakes or its memory is saved. */
+  /** Maximum number of calls per sandbox that are held while it wakes or while its memory is saved. */
   heldPerSandbox: 256,
   /** Maximum number of sandboxes that are suspended at a time. */
   standbysAtOnce: 2,
@@ -216,18 +232,21 @@ export const NUMBERS = {
   wakesWaiting: 1_000,
   /** How long a standby on request, or a checkpoint, waits for calls in progress before it is refused. */
   quietWaitMs: 5_000,
-  /** Limits on queued changes of one sandbox: decisions, and changes of its mounts, previews, processes and pauses. */
+  /**
+   * Maximum number of queued changes of one sandbox. It applies separately to its decisions, mounts, previews,
+   * processes and pauses.
+   */
   changesWaiting: 10_000,
   /** Maximum number of queued writes to one exec's stdin. */
   stdinWritesWaiting: 256,
-  /** Maximum named checkpoints per sandbox. */
+  /** Maximum number of named checkpoints per sandbox. */
   checkpointsPerSandbox: 16,
   /** Maximum number of queued checkpoint changes of one sandbox. */
   checkpointChangesWaiting: 16,
   /** Maximum number of queued checkpoint copies of all sandboxes; one copy runs at a time. */
   checkpointsWaiting: 1_000,
   maxDrives: 1_000,
-  /** Maximum drives mounted per sandbox. */
+  /** Maximum number of drives mounted per sandbox. */
   mountsPerSandbox: 32,
   /** Deadline of one attempt to create, mount, unmount or remove a drive. */
   driveCallMs: 60_000,
@@ -235,22 +254,24 @@ export const NUMBERS = {
   driveUsageMs: 5_000,
   /** Waits between attempts to remove a drive; the last value repeats. */
   driveBackoffMs: [1_000, 5_000, 30_000, 60_000, 300_000],
-  /** First wait before an idle sandbox whose standby failed is suspended again. The wait doubles with each failure. */
+  /**
+   * Wait after the first failed standby of an idle sandbox before the next attempt. The wait doubles with each failure.
+   */
   standbyRetryMs: 60_000,
-  /** Longest wait before an idle sandbox whose standby failed is suspended again. */
+  /** Longest wait after a failed standby of an idle sandbox before the next attempt. */
   standbyRetryMaxMs: 3_600_000,
-  /** Intervals of the cleanup layers. */
+  /** Intervals of three cleanup layers: stale, age and pressure. */
   sweepStaleMs: 300_000,
   sweepAgeMs: 900_000,
   sweepPressureMs: 60_000,
-  /** The pressure layer acts while more than this share of capacity is used. */
+  /** Share of capacity above which the pressure layer acts. */
   sweepPressureShare: 0.8,
   /**
-   * If more than sweepPressureShare of capacity is used, or in an emergency cleanup, sandboxes that have been idle for
-   * this long are suspended.
+   * Minimum idle time of a sandbox that is suspended because of pressure: when more than sweepPressureShare of capacity
+   * is used, or in an emergency cleanup.
    */
   pressureIdleMs: 60_000,
-  /** The pressure layer starts no suspension later than this after the beginning of its sweep. */
+  /** Time after the beginning of a sweep after which the pressure layer starts no more suspensions. */
   pressureStandbyMs: 120_000,
   /**
    * Longest timer for a sandbox's expiry, because Node's timers are limited to 24 days. For a later expiry the timer is
@@ -261,8 +282,8 @@ export const NUMBERS = {
   /** How long events are kept. */
   eventRetentionMs: 7 * 86_400_000,
   /**
-   * Maximum number of characters of the command line in an `exec.started` event. Apparent secrets are removed. 0 means
-   * that the event contains only the program's name.
+   * Maximum number of characters of the command line in an `exec.started` event. Text that looks like a secret is
+   * removed. With 0, the event contains only the program's name.
    */
   eventCommandChars: 0,
   /** How long the idempotency keys of sandboxes are kept. */
@@ -271,25 +292,28 @@ export const NUMBERS = {
   goneRetentionMs: 7 * 86_400_000,
   /** Interval at which alerts are evaluated. */
   alertEveryMs: 10_000,
-  /** An alert fires after its value has been above its threshold for this long. */
+  /** Time for which a value must stay above its threshold before the alert fires. */
   alertForMs: 20_000,
-  /** An alert clears after its value has been at or below its clearing threshold for this long. */
+  /** Time for which a value must stay at or below its clearing threshold before the alert clears. */
   alertClearForMs: 30_000,
-  /** In each group: the alert fires above `alert…`, clears at or below `clear…`, and `target…` is the desired value. */
+  /**
+   * Thresholds of alerts, in groups. An alert fires above `alert…` and clears at or below `clear…`; `target…` is the
+   * desired value.
+   */
   alertTimeoutPercent: 5,
   clearTimeoutPercent: 3,
   targetTimeoutPercent: 2,
-  /** The timeout rate is calculated from the execs that ended in this window. */
+  /** Length of the window for the timeout rate, which is calculated from the execs that ended in the window. */
   alertWindowMs: 600_000,
-  /** The timeout rate is not evaluated if fewer execs than this ended in the window. */
+  /** Minimum number of execs that ended in the window. With fewer execs, the timeout rate is not evaluated. */
   alertMinExecs: 20,
-  /** Number of timeouts of one sandbox within alertWindowMs. */
+  /** Number of timeouts of one sandbox within alertWindowMs above which the alert fires. */
   alertRepeatedTimeouts: 3,
   clearRepeatedTimeouts: 1,
   /**
-   * Number of active sandboxes (and, in alertRunningMs, how long a sandbox may be awake). Which values are too high
-   * depends on the use, so these alerts are off (0) by default. If they are switched on, an escalation means that there
-   * are more active sandboxes than one operator can look after.
+   * Thresholds for the number of active sandboxes and, in alertRunningMs, for how long a sandbox may be awake. Which
+   * values are too high depends on the use, so these alerts are off (0) by default. The escalation alert is for more
+   * active sandboxes than one operator can look after.
    */
   alertActive: 0,
   clearActive: 15,
@@ -299,9 +323,9 @@ export const NUMBERS = {
   alertEscalationForMs: 1_800_000,
   alertRunningMs: 0,
   alertStuckMs: 600_000,
-  /** A periodic job (cleanup, audit, observation) is overdue after this many missed rounds. */
+  /** Number of missed rounds after which a periodic job (cleanup, audit, observation) is overdue. */
   alertLateRounds: 2,
-  /** Used share of disk, of memory and of the sandbox limit, in percent. */
+  /** Used share of disk, memory or the sandbox limit, in percent, above which the alert fires. */
   alertCapacityPercent: 80,
   clearCapacityPercent: 75,
   /** How long cleared alerts are listed. */
@@ -323,12 +347,12 @@ export const NUMBERS = {
   bodyLimitBytes: 1_048_576,
   headerLimitBytes: 16_384,
   httpConnections: 4_096,
-  /** How long a caller may take to send the headers of a request, and how long to send a JSON body. */
+  /** How long a caller may take to send the headers of a request. The same limit applies to a JSON body. */
   httpReceiveMs: 30_000,
-  /** A streamed request or response body without progress for this long is aborted. */
+  /** Maximum time without progress of a streamed request or response body. After it, the body is aborted. */
   httpStallMs: 60_000,
   httpKeepAliveMs: 72_000,
-  /** How long a call is held if it arrives while the server is still recovering. */
+  /** How long a call that arrives during recovery is held before it is refused. */
   startHoldMs: 10_000,
   shutdownMs: 10_000,
 } as const satisfies Record<string, number | readonly number[]>;

@@ -21,7 +21,10 @@ export const Labels = Type.Record(LabelKey, LabelValue, {
 });
 export type Labels = Static<typeof Labels>;
 
-/** Allows twice `LABELS_MAX` entries, so that one update can remove every label and add as many new ones. */
+/**
+ * Changes of labels. Twice `LABELS_MAX` entries are allowed, so that one update can remove every label and add as many
+ * new ones.
+ */
 export const LabelChanges = Type.Record(LabelKey, Nullable(LabelValue), {
   additionalProperties: false,
   maxProperties: 2 * LABELS_MAX,
