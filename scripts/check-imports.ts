@@ -1,7 +1,7 @@
 /**
  * Checks that imports between folders follow the table in `rooms.ts`, that the folders form no cycle, that every folder
- * with code has a README, and that no folder has too many files. `--graph` also prints the graph with the number of lines
- * of each room.
+ * with code has a README, and that no folder has too many files. `--graph` also prints the graph with the number of
+ * lines of each room.
  */
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -134,8 +134,8 @@ export const ROOMS: readonly Room[] = [
   { path: "packages/cli", imports: [SDK, OCI] },
   { path: "packages/simulator", imports: [CONTRACT, ENGINE, STORE] },
 
-  // The tests of the whole product use it from outside. Only support/server and support/crash import its parts, to start
-  // a server with parts that fail on purpose.
+  // The tests of the whole product use it from outside. Only support/server and support/crash import its parts, to
+  // start a server with parts that fail on purpose.
   { path: "test/setup", imports: [] },
   ...layers(SUPPORT, [`${SDK}/src`], ["workloads"]),
   { path: `${SUPPORT}/server`, imports: [ENGINE, OCI, DAEMON, `${SDK}/src`, "test/setup"] },

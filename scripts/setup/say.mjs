@@ -29,7 +29,10 @@ const TICKER = `
   if (isTerminal) try { writeSync(2, "\\r\\x1b[2K"); } catch {}
 `;
 
-/** Announces work that may take long, shows progress while it runs, and reports its duration if that is a second or more. */
+/**
+ * Announces work that may take long, shows progress while it runs, and reports its duration if that is a second or
+ * more.
+ */
 export function saying(text, work) {
   const isTerminal = process.stderr.isTTY === true;
   const stop = new SharedArrayBuffer(4);

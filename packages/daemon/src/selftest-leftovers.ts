@@ -6,7 +6,10 @@ export const SELF_TEST_LABELS: Readonly<Record<string, string>> = { purpose: "se
 const NAME = /^selftest-[a-z0-9]{8}$/;
 export const selfTestName = (): string => `selftest-${randomText(8)}`;
 
-/** The self-test takes seconds. A sandbox that it leaves behind is deleted at this age even if no server starts soon. */
+/**
+ * Time to live of the self-test's sandboxes. The self-test takes seconds, so only a sandbox that it leaves behind
+ * reaches this age. That sandbox then ends, even if no server runs.
+ */
 export const SELF_TEST_TTL_MS = 600_000;
 
 /** Maximum number of leftovers of each kind that one start removes. */

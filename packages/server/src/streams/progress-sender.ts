@@ -1,8 +1,8 @@
 /**
  * Streams the steps of a create as they happen.
  *
- * A request rejected before the first step gets an ordinary error response with its own status and Retry-After. From the
- * first record on the status has been sent, and the last record gives the outcome. A stream that ends without a
+ * A request rejected before the first step gets an ordinary error response with its own status and Retry-After. From
+ * the first record on the status has been sent, and the last record gives the outcome. A stream that ends without a
  * `sandbox` or `error` record was cut; the create continues.
  */
 import type { TSchema } from "@fastify/type-provider-typebox";

@@ -72,9 +72,9 @@ export async function outputOf(
 }
 
 /**
- * Returns the output of an exec. It is read from the journal if the output in the exec's record is truncated. It is also
- * read from the journal if both stdout and stderr have output, because the record does not show their order. Otherwise
- * the output in the record is complete.
+ * Returns the output of an exec. It is read from the journal if the output in the exec's record is truncated. It is
+ * also read from the journal if both stdout and stderr have output, because the record does not show their order.
+ * Otherwise the output in the record is complete.
  */
 export async function outputWith(execs: ExecApi, exec: Exec, signal: AbortSignal): Promise<Output> {
   const { stdout = "", stderr = "" } = exec;
