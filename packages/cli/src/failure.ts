@@ -18,7 +18,7 @@ export class Failure extends Error {
   }
 }
 
-/** Stdout or stderr cannot be written, for example because the disk is full. */
+/** The failure that stdout or stderr cannot be written, for example because the disk is full. */
 export class OutputFailure extends Failure {
   constructor(message: string, exitCode: number = EXIT.failed) {
     super(message, "The output is incomplete.", exitCode);

@@ -6,7 +6,7 @@ import { constants } from "node:os";
  */
 const SAME_SIGNAL_MS = 300;
 
-/** Thrown when the user, or the parent process, asks the CLI to stop. */
+/** The reason of an interruption: the user, or the parent process, has asked the CLI to stop. */
 export class Interrupted extends Error {
   readonly signal: NodeJS.Signals;
   constructor(signal: NodeJS.Signals) {

@@ -24,7 +24,7 @@ const LIMITS: Limits = { now: Date.now, repeatedAfterMs: REPEATED_AFTER_MS, held
 interface UnderWay {
   key: string;
   since: number;
-  /** Resolves when the request was answered, or when its response is known to be lost. */
+  /** Resolves when the response was sent, or when it is known to be lost. */
   settled: Promise<void>;
 }
 
@@ -50,7 +50,7 @@ interface Lost {
 export class LostAnswers {
   readonly #limits: Limits;
   readonly #underWay = new Set<UnderWay>();
-  /** Requests whose response was lost, oldest first. */
+  /** Requests with a lost response, oldest first. */
   #lost: Lost[] = [];
 
   constructor(limits: Partial<Limits> = {}) {
@@ -58,8 +58,8 @@ export class LostAnswers {
   }
 
   /**
-   * Returns the id for a request: a new id, or the id of an equal request whose response was lost. `order` contains
-   * everything that makes two requests equal.
+   * Returns the id for a request: the id of an equal request with a lost response, if there is one, and a new id
+   * otherwise. `order` contains everything that makes two requests equal.
    */
   async idFor(order: unknown, response: ServerResponse, signal: AbortSignal): Promise<string> {
     const key = hash("sha256", JSON.stringify(order));

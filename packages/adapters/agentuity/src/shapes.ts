@@ -52,7 +52,7 @@ export interface Shown {
   sandbox: Sandbox;
   status: TheirStatus;
   details: Details;
-  /** The execution that was created with the sandbox, while its record exists. */
+  /** The execution that was created with the sandbox. Null if there was none, or if its record was deleted. */
   first: Exec | null;
   /** The public port. */
   preview: PreviewInfo | null;
@@ -84,7 +84,7 @@ function statusWith(sandbox: Sandbox, first: Exec | null): TheirStatus {
   return status === "terminated" || status === "failed" ? status : "stopping";
 }
 
-/** Returns the exit code of the execution that was created with the sandbox, once that execution has ended. */
+/** Returns the exit code of the execution that was created with the sandbox; none before that execution has ended. */
 export const exitCodeOf = ({ first }: Shown): { exitCode?: number } =>
   first === null || first.exitCode === null ? {} : { exitCode: first.exitCode };
 
@@ -140,8 +140,7 @@ export function sandboxShape(shown: Shown, view: RequestView) {
 }
 
 /**
- * Returns the current resources. A resource that is unchanged since the create request is returned exactly as
- * requested.
+ * Returns the current resources. A resource that has not changed since the create request has the form of that request.
  */
 function resourcesShape({ memoryMb, cpus, diskMb }: Resources, asked: Details["resources"] = {}) {
   return {

@@ -2,8 +2,8 @@ import type { Dialect } from "@holdfast/server/adapter";
 
 /**
  * Converts errors to the format of the Blaxel client. The client compares `code` with the HTTP status. For many errors
- * it shows only `error`, so that text includes Holdfast's code and the request id, with which the request can be found
- * in the server's log.
+ * it shows only the text in `error`, so that text includes Holdfast's code and the request id; the request id
+ * identifies the request in the server's log.
  */
 export const BLAXEL: Dialect = {
   keyHeader: "x-blaxel-authorization",

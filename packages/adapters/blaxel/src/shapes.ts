@@ -32,8 +32,8 @@ export interface PublicOrigin {
 }
 
 /**
- * The client's status for each Holdfast status. `STANDBY` means that a call wakes the sandbox. Paused and missing
- * sandboxes are reported without a state, because a call does not wake them.
+ * The client's status for each Holdfast status. The state `STANDBY` means that a call wakes the sandbox. A paused or
+ * missing sandbox has no state, because no call wakes it.
  */
 const STATUS: Readonly<Record<Status, { status: string; state?: "RUNNING" | "STANDBY" }>> = {
   queued: { status: "DEPLOYING" },
@@ -72,7 +72,7 @@ export function sandboxShape(sandbox: Sandbox, site: PublicOrigin, detail: Detai
       workspace: site.workspace,
       ...{ labels, externalId, displayName, createdAt, updatedAt: createdAt },
     },
-    // The region is omitted, because a client that knows the region connects to the platform's own servers.
+    // The region is omitted: a client that knows the region would connect to the platform's own servers.
     spec: {
       enabled: true,
       runtime: {
@@ -170,8 +170,8 @@ export function driveShape(drive: Drive, { workspace }: PublicOrigin) {
 }
 
 /**
- * Converts a drive to a volume. The platform reports one sandbox that a volume is attached to. In Holdfast several
- * sandboxes can mount a drive; all are listed under `holdfast`.
+ * Converts a drive to a volume. The platform's format has one sandbox to which a volume is attached. In Holdfast
+ * several sandboxes can mount a drive, so all of them are also listed under `holdfast`.
  */
 export function volumeShape(drive: Drive, site: PublicOrigin) {
   const [one] = drive.mounts;

@@ -1,6 +1,7 @@
 /**
- * Routes for the commands that an existing runbook uses on stuck and leaked sandboxes. Paths, names and bare bodies are
- * exactly those in the runbook. The data comes from the same engine calls as `/v1`, and these routes make no decisions.
+ * Routes for the commands with which an existing runbook handles stuck and leaked sandboxes. Paths, names and bodies
+ * are exactly those in the runbook. The data comes from the same engine calls as `/v1`, and these routes make no
+ * decisions.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { HoldfastError, isHoldfastError, type Sandbox } from "@holdfast/contract";

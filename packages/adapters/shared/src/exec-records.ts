@@ -18,7 +18,8 @@ export async function* records(
       if (record.type === "end") return;
     }
     signal.throwIfAborted();
-    // If the exec has ended, its record was deleted, or its outcome is unknown, no stream will report its end.
+    // If the status of the exec is final, no stream will report its end any more. The status is final if the exec has
+    // ended, its record was deleted, or its outcome is unknown.
     if (isTerminal((await execs.get(id)).status)) return;
   }
 }

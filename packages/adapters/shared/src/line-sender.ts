@@ -27,7 +27,7 @@ export async function sendLines(
   });
   try {
     await sendAll(response, bytesOf(first, source), { stallMs: numbers.httpStallMs, signal });
-    // The timeout also applies to the last bytes, which are sent after `end`.
+    // After `end`, the timeout also applies to the last bytes, which are still being sent.
     response.setTimeout(numbers.httpStallMs, giveUp);
     response.end();
   } catch (error) {

@@ -1,12 +1,15 @@
 import { HoldfastError } from "@holdfast/contract";
 
-/** Builds the error for an unsupported feature, with its name in the platform's API and an alternative. */
+/**
+ * Builds the error for an unsupported feature. It contains the feature's name in the platform's API, and an
+ * alternative.
+ */
 export const notSupported = (what: string, instead = ""): HoldfastError =>
   new HoldfastError("not_supported", {
     message: `Not supported by Holdfast: ${what}.${instead && ` ${instead}`}`,
   });
 
-/** Supported fields, each with a check of its supported values. */
+/** Supported fields of a request. The check of a field says whether a value of the field is supported. */
 export type Known = Readonly<Record<string, (value: unknown) => boolean>>;
 export const isAnything = () => true;
 

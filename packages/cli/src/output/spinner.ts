@@ -2,7 +2,7 @@ import { setProgressLine } from "./streams.ts";
 
 const FRAMES = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 const EVERY_MS = 100;
-/** Work that finishes within this time shows no spinner. */
+/** Time after which the spinner is shown. Shorter work shows no spinner. */
 const AFTER_MS = 300;
 const CLEAR_LINE = "\r\x1b[K";
 

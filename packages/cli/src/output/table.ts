@@ -1,4 +1,6 @@
-/** Formats a table with columns as wide as their content, two spaces apart. */
+/**
+ * Formats a table. Each column is as wide as its widest cell, and columns are two spaces apart.
+ */
 export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const all = [head, ...rows.map((row) => row.map(printable))];
   const widths = head.map((_, column) => Math.max(...all.map((row) => row[column]?.length ?? 0)));
@@ -41,8 +43,8 @@ export const counted = (count: number, one: string, many = `${one}s`): string =>
 export const asJson = (value: unknown): string => `${jsonText(value, 2)}\n`;
 
 /**
- * Serializes a value as JSON with unprintable characters escaped. Programs parse the same value, and the text can't
- * control a terminal.
+ * Serializes a value as JSON with unprintable characters escaped. The text can't control a terminal, and a program that
+ * parses it gets the same value.
  */
 export const jsonText = (value: unknown, indent?: number): string =>
   JSON.stringify(value, null, indent).replace(UNPRINTABLE, (character) =>

@@ -6,8 +6,8 @@ import { notify } from "./session.ts";
 
 /**
  * Sends the first Ctrl-C to the command, as a terminal does, so that the command can end by itself; the CLI continues
- * to follow the command. The second Ctrl-C interrupts the CLI, which kills the command. After disposal the first Ctrl-C
- * interrupts the CLI.
+ * to follow the command. The second Ctrl-C interrupts the CLI, which kills the command. When the returned object is
+ * disposed, Ctrl-C is no longer sent to the command, and the first one interrupts the CLI.
  */
 export function forwardInterrupt({ client, interruption }: Context, run: ExecRun): Disposable {
   const forward = async () => {

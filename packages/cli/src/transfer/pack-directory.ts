@@ -10,8 +10,9 @@ const SMALL_BYTES = 1_048_576;
 const STREAM_BYTES = 262_144;
 
 /**
- * Packs a local directory into a tar archive while it is being read: files, directories and symbolic links with their
- * permissions and times. Entries of other kinds, and entries that disappear meanwhile, are reported and left out.
+ * Packs a local directory into a tar archive while the archive is being read. The archive contains files, directories
+ * and symbolic links with their permissions and times. Other kinds of entries are reported and left out, and so are
+ * entries that disappear while the directory is packed.
  */
 export async function* packDirectory(directory: string, tally: Tally): AsyncGenerator<Uint8Array> {
   const archive = pack();
@@ -109,7 +110,7 @@ class Packing {
 const drained = (sink: ReturnType<Pack["entry"]>): Promise<void> =>
   new Promise((resolve) => sink.once("drain", () => resolve()));
 
-/** A pax record carries the fraction of the modification time, which the tar header itself lacks. */
+/** The modification time is also stored in a pax record, because the tar header itself has no fractions of a second. */
 function headerOf(name: string, { mode, mtimeMs }: Stats): EntryHeader {
   const modifiedAt = Math.max(0, mtimeMs);
   return { name, mode, mtime: new Date(modifiedAt), pax: { mtime: String(modifiedAt / 1_000) } };

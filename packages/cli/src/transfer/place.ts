@@ -23,9 +23,9 @@ export function parsePlace(text: string): Place {
 }
 
 /**
- * Returns the path of the copy, by the rules of `cp -r`. If the target is a directory or ends with a slash, the copy is
- * created in it, under the source's name. Otherwise the target is the path of the copy. If the source is `dir/.`, the
- * contents of `dir` are copied into the target.
+ * Returns the path of the copy, by the rules of `cp -r`: If the source is `dir/.`, the contents of `dir` are copied
+ * into the target. Otherwise, if the target is a directory or ends with a slash, the copy is created in it, under the
+ * source's name. In all other cases, the target is the path of the copy.
  */
 export function targetOf(source: string, target: string, targetIsDirectory: boolean): string {
   if (source === "." || source.endsWith("/.")) return target;

@@ -62,9 +62,9 @@ async function sendFile(
 }
 
 /**
- * Sends a directory as one archive, because a request per file is many times slower. After a lost connection the
- * archive is built again from the directory and sent as a whole: unpacking it twice has the same result as unpacking it
- * once.
+ * Sends a directory as one archive, because one request per file is many times slower. After a lost connection, the
+ * archive is built again from the directory and sent as a whole. This is safe, because unpacking it twice has the same
+ * result as unpacking it once.
  */
 async function sendDirectory(
   files: Files,

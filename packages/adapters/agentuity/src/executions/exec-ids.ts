@@ -1,6 +1,5 @@
 /**
- * Prefixes of the ids of executions, jobs and stdin streams. A request that creates several of these gives all their
- * ids the same suffix.
+ * Prefixes of the ids of executions, jobs and stdin streams. The ids that one request creates have the same suffix.
  */
 const EXECUTION = "exe_";
 const JOB = "job_";

@@ -64,7 +64,9 @@ export function executionRoutes(app: App, context: AdapterContext): void {
     );
   }
 
-  /** Waits until the command has ended or the wait times out. After a timeout the client sends the request again. */
+  /**
+   * Waits until the command has ended or the wait has timed out. After a timeout the client sends the request again.
+   */
   app.get(
     "/sandbox/execution/:execution",
     { schema: { params: InExecution, querystring: WaitQuery } },
@@ -81,8 +83,8 @@ export function executionRoutes(app: App, context: AdapterContext): void {
   );
 
   /**
-   * Reads the sandbox after its command has ended. A one-shot sandbox is deleted when a client learns that the command
-   * has ended, so the sandbox may already be gone.
+   * Reads the sandbox after its command has ended, which deletes a one-shot sandbox: a client has then learned that the
+   * command has ended. The sandbox may already be gone, which is no error.
    */
   async function readSandboxAfterEnd({ sandboxId }: Exec): Promise<void> {
     try {

@@ -16,7 +16,9 @@ const KNOWN = fieldsOf(JobRequest);
 const InJob = Type.Object({ ...InSandbox.properties, job: Type.String({ minLength: 1, maxLength: 64 }) });
 const StopQuery = Type.Object({ force: Type.Optional(Type.Boolean()) });
 
-/** How long a stop waits for the job to end. After that the response has the current state. */
+/**
+ * How long a stop waits for the job to end. If the job has not ended by then, the response contains its current state.
+ */
 const STOP_WAIT_MS = 10_000;
 
 /**

@@ -3,9 +3,9 @@ import type { RouteContext } from "@holdfast/server/adapter";
 import type { Shown } from "../shapes.ts";
 
 /**
- * Deletes a one-shot sandbox when a client learns that its command has ended: the client relies on this and deletes
- * nothing itself. The output outlives the sandbox. If the deletion fails, the next request retries it; in the end the
- * sandbox's maximum age deletes it.
+ * Deletes a one-shot sandbox when a client learns that its command has ended, because the client itself never deletes
+ * such a sandbox. The output is retained after the sandbox is deleted. If the deletion fails, the next request retries
+ * it. If there is no further request, the sandbox is deleted at its maximum age.
  */
 export function endOneshot({ engine, log }: RouteContext, { sandbox, details, first }: Shown): void {
   const isOver = details.mode === "oneshot" && first !== null && isTerminal(first.status);

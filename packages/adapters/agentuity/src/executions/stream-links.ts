@@ -3,8 +3,8 @@ import { HoldfastError, type OutputStream } from "@holdfast/contract";
 
 /**
  * URLs for reading an execution's output. The client reads them without its key, so the URL itself grants access: it
- * contains a signature of its target that only the server's secret can produce. A URL grants access to one output
- * stream, as long as the output is retained.
+ * contains a signature of the execution and its output stream, which can only be produced with the server's secret. A
+ * URL grants access to one output stream, as long as the output is retained.
  */
 export class StreamLinks {
   readonly #key: Buffer;

@@ -24,7 +24,10 @@ const InStdin = Type.Object({ stream: Type.String({ maxLength: 64 }) });
 const ORDER_LENGTH = 20;
 const NOTHING = new Uint8Array(0);
 
-/** Streams: command output for anyone who has the URL, and stdin for commands that were started with a stream id. */
+/**
+ * Routes of streams. Command output can be read by any client with its URL; stdin can be written for commands that were
+ * started with a stream id.
+ */
 export function streamRoutes(app: App, context: AdapterContext): void {
   const { engine, callers, links } = context;
 
@@ -82,14 +85,14 @@ function stdinRoute(app: App, { engine, callers, numbers }: AdapterContext): voi
     const done = new AbortController();
     const over = ended(id, AbortSignal.any([signal, done.signal]));
     const fed = feed(id, readChunks(raw, numbers.streamMaxMs), signal);
-    // Closes the connection after the response, so that the server does not wait for the rest of the request body. The
-    // source of the stdin bytes may never end, and the client waits for this response after its command has ended.
+    // The connection is closed after the response, so that the server does not wait for the rest of the request body.
+    // The source of the stdin bytes may never end, and the client waits for the response when its command has ended.
     reply.header("connection", "close");
     try {
       await Promise.race([fed, over]);
     } finally {
       done.abort();
-      // The race is decided by the first promise that settles. A later failure of the other promise is ignored.
+      // The first promise that settles ends the wait. The other one may fail later, and this failure is ignored.
       for (const rest of [fed, over]) rest.catch(() => undefined);
     }
     return { success: true };

@@ -12,7 +12,9 @@ export const FilesIn = Type.Array(
 );
 export type FilesIn = Static<typeof FilesIn>;
 
-/** Body limit for requests with files; archives have no such limit. */
+/**
+ * Accepts large JSON bodies, for requests that contain files as base64. Archives are streamed and have no size limit.
+ */
 export const takeFilesIn = (app: App, { numbers }: RouteContext): void =>
   acceptJson(app, { limitBytes: BODY_MAX_BYTES, withinMs: numbers.httpStallMs });
 

@@ -48,7 +48,7 @@ export function detailsOf(labels: Labels): Details {
     const details: unknown = text === "" ? {} : JSON.parse(text);
     return typeof details === "object" && details !== null ? details : {};
   } catch {
-    // Labels with these keys that can't be parsed were written by another client, and are ignored.
+    // The labels can't be parsed, so another client wrote them, and they are ignored.
     return {};
   }
 }

@@ -12,8 +12,8 @@ import { openPort } from "./open-port.ts";
 const EXECS_LOOKED_AT = 100;
 
 /**
- * Reads sandboxes in the form that the client expects. Whether a sandbox is idle or running is not in its record, so
- * this class also reads its execs.
+ * Reads sandboxes in the form that the client expects. A sandbox's record does not say whether the sandbox is idle or
+ * running, so this class also reads its execs.
  */
 export class SandboxViews {
   readonly #engine: EngineApi;
@@ -41,8 +41,8 @@ export class SandboxViews {
   }
 
   /**
-   * Returns the sandbox when it reaches one of these statuses, or when the time limit passes. Follows the sandbox's
-   * events, and reads the sandbox again after each page of events.
+   * Returns the sandbox when it has reached one of the wanted statuses, or when `waitMs` have passed. Follows the
+   * sandbox's events, and reads the sandbox again after each page of events.
    */
   async when(ref: string, wanted: readonly string[], waitMs: number, signal: AbortSignal): Promise<Shown> {
     const { id } = await this.#engine.sandboxes.get(ref);

@@ -142,8 +142,8 @@ function createRoute(app: App, context: AdapterContext): void {
   );
 
   /**
-   * Carries out the rest of a create request: exposes the port, writes the files and starts the command. If a step
-   * fails, the caller cannot use the sandbox, so it is deleted.
+   * Does the rest of a create request: exposes the port, writes the files and starts the command. If a step fails,
+   * deletes the sandbox, because the caller got an error and cannot use it.
    */
   async function begun(
     request: FastifyRequest<{ Body: SandboxRequest }>,
@@ -167,7 +167,8 @@ function createRoute(app: App, context: AdapterContext): void {
       });
       return { executionId: exec.id, ...linksFor(request, context.links, stream)(exec) };
     } catch (error) {
-      // If the caller disconnected, the sandbox is kept: the client repeats a create whose response it did not get.
+      // If the caller disconnected, the sandbox is kept: the client repeats a create after a lost response, and then
+      // uses it.
       if (!signal.aborted) await discard(sandboxId, signal);
       throw error;
     }

@@ -23,7 +23,7 @@ const DriveRequest = Type.Object({
 type Spec = NonNullable<Static<typeof DriveRequest>["spec"]>;
 const Called = Type.Object({ called: Type.String({ minLength: 1, maxLength: 64 }) });
 
-/** The names, units, labels and shapes by which the API distinguishes drives from volumes. */
+/** The properties that differ between the API's drives and volumes. */
 interface Kind {
   noun: "drive" | "volume";
   unitMb: number;
@@ -119,8 +119,8 @@ function routesOf(kind: Kind, app: App, { engine, callers }: RouteContext): void
   );
 
   /**
-   * Updates a drive. The client sends the complete drive that it read, including its changes. Absent fields stay
-   * unchanged.
+   * Updates a drive. The client sends the complete drive as it has read it, with its changes. A field that is absent
+   * from the request stays unchanged.
    */
   app.put(`${base}/:called`, { schema: { params: Called, body: DriveRequest } }, async (request, reply) => {
     const { metadata, spec = {} } = request.body;

@@ -78,8 +78,8 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
     const { port, createdAt, expiresAt } = preview;
     const site = readPublicOrigin(request.headers);
     const urls = buildPreviewUrls(preview, { token: null, site, domain: context.domain });
-    // With the default domain, the URL with a path is returned, not the one with a host name: browsers resolve host
-    // names below that domain, but other programs may not.
+    // With the default domain, the URL with a path is returned. Browsers resolve host names below that domain, but
+    // other programs may not, so they could not use the URL with a host name.
     const portUrl = context.previewDomain === undefined ? urls.pathUrl : urls.url;
     const headers = engine.previews.headersOf(preview.id as PreviewId);
     return {
@@ -163,8 +163,8 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
   });
 
   /**
-   * Updates a preview. The client sends the complete preview that it read, including its changes. Absent fields stay
-   * unchanged.
+   * Updates a preview. The client sends the complete preview as it has read it, with its changes. A field that is
+   * absent from the request stays unchanged.
    */
   app.put(
     "/sandboxes/:name/previews/:previewName",

@@ -1,6 +1,6 @@
 /**
  * Expiry settings: the platform's ways to say when a sandbox is deleted. A request gives a maximum age, a date, an idle
- * time, or several of these.
+ * time, or several of them.
  */
 import { type Static, Type } from "@fastify/type-provider-typebox";
 import { notSupported } from "@holdfast/adapter-shared";
@@ -77,8 +77,8 @@ export function shownExpiry(
 }
 
 /**
- * Returns no limits if the settings are invalid. They can be invalid because they are stored in labels, which other
- * clients can write too.
+ * Converts expiry settings to limits. Returns no limits if the settings are invalid: they are read from labels, which
+ * other clients can write too.
  */
 function expiryOrNone(asked: AskedExpiry, createdAt: number): Expiry {
   try {

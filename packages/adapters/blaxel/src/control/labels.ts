@@ -1,7 +1,8 @@
 /**
  * Stores the platform's labels and extra fields in Holdfast's labels. The platform allows any text in labels, Holdfast
- * does not. Labels that fit are stored as they are, so that both APIs filter by them; the others are stored as one
- * text, split over several labels. Nothing is dropped; values that exceed the limits are refused.
+ * does not. Labels that Holdfast allows are stored as they are, so that both APIs can filter by them. All other labels
+ * are joined to one text, which is split over several labels. Nothing is dropped; a request that exceeds the limits is
+ * refused.
  */
 
 import { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "@holdfast/adapter-shared";
@@ -19,12 +20,12 @@ export interface Tags {
 }
 
 /**
- * Requested values of settings that Holdfast also has. They are stored in addition, so that the client gets them back
- * in the form in which it sent them.
+ * Requested values of settings that Holdfast also has. They are stored in addition to Holdfast's own values, so that
+ * the client gets them back in the form in which it sent them.
  */
 export interface Asked extends AskedExpiry {
   ports?: readonly object[];
-  /** Names of the environment variables whose values are not returned. */
+  /** Names of the environment variables that are secrets. Their values are not returned. */
   secrets?: readonly string[];
 }
 
@@ -82,7 +83,7 @@ export function fromLabels(labels: Labels): Tags {
 }
 
 function restOf(labels: Labels): Record<string, string> {
-  // Another client may have written labels with keys that this file generates. Such labels are returned unchanged.
+  // If the text can't be parsed, another client has written these labels, and they are returned unchanged.
   const shown = Object.entries(labels).filter(([key]) => key.startsWith(REST));
   return joined<Record<string, string>>(labels, REST) ?? Object.fromEntries(shown);
 }

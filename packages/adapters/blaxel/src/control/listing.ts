@@ -98,7 +98,7 @@ export function pageOf<Item>(query: ListQuery, items: readonly Item[], factsOf: 
   };
 }
 
-/** Returns the last page: the items that remain after all full pages, counted from the first item. */
+/** Returns the last page if all earlier pages, counted from the first item, are full. */
 const tailOf = <Item>(items: readonly Item[], limit: number): Item[] =>
   items.slice(items.length - (items.length % limit || Math.min(limit, items.length)));
 
@@ -120,8 +120,8 @@ function matches({ texts }: Facts, q = ""): boolean {
 }
 
 /**
- * Returns the query without its paging fields. This text is part of the cursor, because a cursor is valid only for the
- * query for which it was created, with any page size.
+ * Returns the query without its paging fields, as text. A cursor contains this text, because a cursor is valid only for
+ * the query for which it was created, although the page size may change.
  */
 const questionOf = ({ limit: _limit, cursor: _cursor, anchor: _anchor, ...question }: ListQuery): string =>
   JSON.stringify(Object.entries(question).sort(([a], [b]) => compare(a, b)));

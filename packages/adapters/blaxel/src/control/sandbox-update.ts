@@ -8,8 +8,8 @@ import { askedOf, environmentOf, refuseUnknown, type SandboxRequest } from "./sa
 const check = checker(UpdateSandbox);
 
 /**
- * Translates an update of a sandbox. The client sends the complete sandbox that it read, including its changes. Absent
- * and unchanged fields are left as they are.
+ * Translates an update of a sandbox. The client sends the complete sandbox as it has read it, with its changes. Fields
+ * that are absent or unchanged are left as they are.
  */
 export function sandboxUpdate(
   { metadata = {}, spec }: SandboxRequest,

@@ -6,7 +6,10 @@ import type { FastifyReply } from "fastify";
 /** The client creates its sessions as private previews of this port, with names that contain `SESSION_NAME`. */
 export const SESSION_PORT = 443;
 const SESSION_NAME = "session-";
-/** Prefix of the stored names of sessions. Only this file creates preview names with a colon. */
+/**
+ * Prefix of the stored names of sessions. No other preview has a colon in its name, so no other preview looks like a
+ * session.
+ */
 const STORED = "blaxel:";
 
 export const isSessionRequest = (wanted: CreatePreview): wanted is CreatePreview & { name: string } =>

@@ -20,7 +20,7 @@ const SKIPPED = [
 ];
 const FOUND_MAX = 20;
 const LINES_MAX = 100;
-/** Number of paths that a search reads before it filters them by type, hidden names and score. */
+/** Maximum number of paths that a search reads before they are filtered by type, hidden names and score. */
 const LOOKED_AT = 10_000;
 
 const Found = {
@@ -127,7 +127,7 @@ export function searchRoutes(app: App, { engine, callers }: RouteContext): void 
   );
 }
 
-/** Splits a list at commas; undefined if absent, which differs from an empty list. */
+/** Splits a list at commas. Returns undefined if the list is absent, because an empty list has another meaning. */
 const listOf = (text: string | undefined): string[] | undefined =>
   text
     ?.split(",")
@@ -142,8 +142,8 @@ const typeOf = ({ kind }: FileMatch): "file" | "directory" => (kind === "directo
 const columnOf = (text: string, query: string): number => text.toLowerCase().indexOf(query.toLowerCase()) + 1;
 
 /**
- * Returns how well a path matches a fuzzy query: letters must occur in order, and closer letters score higher; 0 means
- * no match.
+ * Returns how well a path matches a fuzzy query. The letters of the query must occur in the path in order; the closer
+ * they are to each other, the higher is the score. 0 means no match.
  */
 function scoreOf(path: string, query: string): number {
   const text = path.toLowerCase();

@@ -138,8 +138,8 @@ const ORDER_MAX_BYTES = 65_536;
 const whole = { wake: true, offset: 0, length: null };
 
 /**
- * Reads the target of an upload from a file in the sandbox. The sandbox can modify this file, so its content is not
- * trusted.
+ * Reads the target of an upload from a file in the sandbox. Programs in the sandbox can modify this file, so its
+ * content is not trusted.
  */
 async function orderOf(
   files: FileApi,

@@ -36,7 +36,7 @@ const OPERATIONS: Readonly<Record<FileChange["kind"], string>> = {
   overflow: "OVERFLOW",
 };
 
-/** Yields one line per change, and keepalive lines while there are none. */
+/** Yields one line per change, and a keepalive line after each interval without changes. */
 async function* changeLines(
   changes: AsyncIterable<FileChange>,
   ignored: readonly string[],

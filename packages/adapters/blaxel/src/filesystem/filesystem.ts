@@ -30,7 +30,7 @@ const ReadQuery = Type.Object({ download: Type.Optional(Type.Boolean()) });
 const DIRECTORY_MODE = 0o755;
 /** Maximum number of entries of a listing. Listings of this API have no pages, so larger directories are refused. */
 const MAX_ENTRIES = 10_000;
-/** Maximum size of a file that is read as text: such a file is held in memory as a whole, in several copies. */
+/** Maximum size of a file that is read as text, because the whole file is held in memory in several copies. */
 const TEXT_MAX_BYTES = 32 * 1_048_576;
 
 export function filesystemRoutes(app: App, context: RouteContext): void {
@@ -140,7 +140,10 @@ export function filesystemRoutes(app: App, context: RouteContext): void {
   }
 }
 
-/** Parses JSON bodies up to the size of an embedded file. Bodies of other types go to the route unread. */
+/**
+ * Parses JSON bodies, up to the size that a body with an embedded file may have. Bodies of other types go to the route
+ * unread.
+ */
 export function takeFiles(app: App, { numbers }: RouteContext): void {
   const parse = app.getDefaultJsonParser("error", "error");
   const limits = { limitBytes: BODY_MAX_BYTES, withinMs: numbers.httpStallMs };

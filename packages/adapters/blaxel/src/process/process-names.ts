@@ -11,7 +11,9 @@ import {
 import type { EngineApi } from "@holdfast/engine";
 import { Restarts } from "./restarts.ts";
 
-/** The shell that runs commands. `sh -c` takes a name after its command, which the command sees as `$0`. */
+/**
+ * The shell that runs commands. The argument after the command, which the command sees as `$0`, is the process's name.
+ */
 const SHELL = ["/bin/sh", "-c"] as const;
 const NAMED_LENGTH = 4;
 const PAGE = 1_000;
@@ -22,9 +24,7 @@ export const namedArgv = (command: string, name: string): string[] => [...SHELL,
 const isShell = ({ argv }: Exec): boolean => argv[0] === SHELL[0] && argv[1] === SHELL[1];
 const isNamed = (exec: Exec): boolean => isShell(exec) && exec.argv.length === NAMED_LENGTH;
 
-/**
- * Prefix of the names that are generated for processes without a name. The rest of such a name is the process's pid.
- */
+/** Prefix of the names that are generated for processes without a name. The rest of a generated name is the pid. */
 const GENERATED = "proc-";
 export const generatedName = (pid: string): string => `${GENERATED}${pid}`;
 /** Returns the pid in a generated name. Any other identifier is returned unchanged. */
@@ -39,9 +39,9 @@ export const commandOf = (exec: Exec): string => (isShell(exec) ? (exec.argv[2] 
 
 /**
  * Finds processes by name. The name is stored in the command itself, so it can be read from every exec record, even
- * after a restart of the server. A name is free again once its process has ended. The exec ids of processes with the
- * same name are numbered, and the engine starts only one exec per id. So if two callers use a name at the same time,
- * one of them is refused.
+ * after a restart of the server. A name is free again when its process has ended. Exec ids of processes with the same
+ * name are numbered, and the engine starts only one exec per id. So if two callers use a name at the same time, one of
+ * them is refused.
  */
 export class ProcessNames {
   readonly #engine: Pick<EngineApi, "execs" | "processes">;

@@ -12,13 +12,13 @@ type OnRecord = () => Promise<void> | void;
 const line = (type: string, data: string) => `${JSON.stringify({ type, data })}\n`;
 
 /**
- * Maximum size of the output in the last line, which contains the output a second time. The client's parsing time grows
- * with the square of a line's length.
+ * Maximum size of the output in the last line of the stream, which repeats the output. The time in which the client
+ * parses a line grows with the square of the line's length.
  */
 const RESULT_MOST_BYTES = 2 * 1_048_576;
 
 /**
- * `application/x-ndjson`: one line for each piece of output as it arrives, then a last line whose data is the process,
+ * Yields `application/x-ndjson`: one line for each piece of output as it arrives, then a last line with the process,
  * encoded as JSON.
  */
 export async function* execLines(
@@ -44,7 +44,7 @@ export async function* execLines(
 /** Maximum length of a line. Longer lines are sent in pieces, because an incomplete line is buffered in memory. */
 const LONGEST_LINE = 1_048_576;
 
-/** `text/plain`: complete lines, each prefixed with its stream. The client reads only complete lines. */
+/** Yields `text/plain`: complete lines, each prefixed with its stream, because the client reads only complete lines. */
 export async function* logLines(
   execs: ExecApi,
   { id }: Exec,

@@ -204,7 +204,8 @@ export function processRoutes(app: App, context: RouteContext): void {
 
   /** Waits until the process ends, for `waitMs` at most. */
   async function endedWithin({ exec }: Found, waitMs: number, signal: AbortSignal): Promise<void> {
-    // A restarted process has no current run between two runs, so the engine has no exec to wait for.
+    // If the last run has ended and the process will be restarted, there is no exec to wait for until the next run
+    // starts.
     if (isTerminal(exec.status)) await sleep(Math.min(waitMs, BETWEEN_RUNS_MS), undefined, { signal });
     else if (!isTerminal((await engine.execs.wait(exec.id, { waitMs, signal })).status))
       signal.throwIfAborted();
@@ -233,8 +234,8 @@ export function processRoutes(app: App, context: RouteContext): void {
   );
 
   /**
-   * Returns a function that keeps the sandbox awake while its output is read. If a wake fails, the output is still
-   * read.
+   * Returns a function that keeps the sandbox awake while the output of its process is read. If the function fails to
+   * wake the sandbox, the output is still read.
    */
   function touching({ sandboxId }: Exec, signal: AbortSignal): () => Promise<void> {
     let touchedAt = Date.now();
@@ -341,8 +342,8 @@ function orderOf(body: ProcessRequest, { standbyKind }: Sandbox): StartExec {
 const KNOWN = fieldsOf(ProcessRequest);
 
 /**
- * Refuses unsupported combinations. A restarted process ends several times, so no call can wait for its end, and stdin
- * would reach only its first run.
+ * Refuses unsupported fields and combinations. A process that is restarted on failure may end several times, so no call
+ * can wait for its end, and stdin would reach only its first run.
  */
 function refuseUnknown(body: ProcessRequest): void {
   refuseFields("process", body, KNOWN);
@@ -356,7 +357,7 @@ function refuseUnknown(body: ProcessRequest): void {
     throw notSupported("restartOnFailure with stdin", "Input to one run would not reach the next run.");
 }
 
-/** Causes with which an exec ends if its command was sent to the sandbox but did not run. */
+/** Causes of the end of an exec that mean that its command was sent to the sandbox but did not run. */
 const UNSTARTED: readonly string[] = ["not_found", "not_executable", "cwd", "user"];
 
 /** Throws if the command did not run, because the client expects an error in this case, as on the platform. */

@@ -1,6 +1,6 @@
 /**
- * Processes that are restarted when they fail. In Holdfast each is a supervised process whose runs are execs with their
- * own end and output; for the client it is one process with a constant pid and continuous output.
+ * Processes that are restarted when they fail. For the client, such a process has a constant pid and continuous output.
+ * In Holdfast it is a supervised process; each of its runs is an exec with its own end and output.
  */
 import { hash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -22,18 +22,18 @@ import type { EngineApi } from "@holdfast/engine";
 import { MOST_BYTES, NO_OUTPUT, type Output, outputOf } from "./collected-output.ts";
 
 const RUN_ID = new RegExp(`${PROCESS_ID_PATTERN.slice(0, -1)}(?=-)`);
-/** Maximum number of runs whose output is combined. */
+/** Maximum number of runs of a process that are combined to one output. */
 const RUNS_COMBINED_MAX = 50;
 const NEXT_RUN_EVERY_MS = 200;
-/** Maximum number of restarts of a process whose request sets no limit. */
+/** Maximum number of restarts of a process if its request sets no limit. */
 const RESTARTS_MAX = 1_000;
 const KEY_DIGITS = 32;
 
 const check = checker(StartProcess);
 
 /**
- * Prefix of generated process names. The platform allows any text as a name, Holdfast does not. So the Holdfast name of
- * a process is derived from the platform's name; it is random if the platform's process has no name.
+ * Prefix of the Holdfast names of the platform's processes. The platform allows any text as a name, Holdfast does not.
+ * So the rest of the Holdfast name is a hash of the platform's name, or random if the process has no name.
  */
 const MADE_UP = "bl-";
 export const isMadeUp = (name: string): boolean => name.startsWith(MADE_UP);
@@ -114,7 +114,7 @@ export class Restarts {
     return all;
   }
 
-  /** Streams the output of one run after another, including runs that start meanwhile, until the process ends. */
+  /** Yields one run after another, including runs that start while earlier ones are read, until the process ends. */
   async *following(process: Process, signal: AbortSignal): AsyncGenerator<Exec, void, undefined> {
     const sent = new Set<string>();
     for (;;) {

@@ -6,7 +6,7 @@ import type { EngineApi } from "@holdfast/engine";
 const TABLES = ["/proc/net/tcp", "/proc/net/tcp6"] as const;
 const LISTEN = "0A";
 const LOOK_EVERY_MS = 200;
-/** Maximum wait, shorter than the timeouts of proxies and clients. */
+/** Maximum wait for the ports. It is shorter than the timeouts of proxies and clients. */
 const LISTENING_MS = 50_000;
 
 /**
@@ -38,7 +38,7 @@ export async function untilListening(
       const { body } = await files.read(sandboxId, path, options, signal);
       return Buffer.concat(await Array.fromAsync(body)).toString("latin1");
     } catch (error) {
-      // A kernel without IPv6 has no table for it.
+      // If the table of IPv6 sockets does not exist, the kernel has no IPv6.
       if (isHoldfastError(error) && error.code === "file_not_found") return "";
       throw error;
     }

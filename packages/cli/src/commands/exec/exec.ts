@@ -70,8 +70,8 @@ const sleepOf = ({ keepAwake, onWake }: Options) => ({
 });
 
 /**
- * Runs a command. The first Ctrl-C interrupts the command, and the next one the CLI. When the CLI is interrupted, it
- * kills the command, unless the user has detached from it.
+ * Runs a command. The first Ctrl-C interrupts the command, and the second one the CLI. An interrupted CLI kills the
+ * command, unless the user has detached from it.
  */
 export async function runHere(
   context: Context,

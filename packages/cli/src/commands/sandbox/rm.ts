@@ -82,7 +82,7 @@ async function removeOne(context: Context, name: string, force: boolean): Promis
   } catch (error) {
     if (force && error instanceof NotFoundError) return null;
     if (!(error instanceof HoldfastError) || error.code !== "pending_cleanup") throw error;
-    // The sandbox has no readable record, but its remains can be removed by id.
+    // The sandbox has no readable record. Its processes and files may still exist, and can be removed by its id.
     await context.client().sandboxes.delete(name, { signal });
     return name;
   }
