@@ -19,9 +19,9 @@ interface ErrorSpec {
 /**
  * The only registry of errors, sorted by status and then by code. 4xx errors are caused by the caller, 5xx errors by
  * the server. 503 means that the same request can be sent again unchanged. 507 means that the host or the sandbox is
- * out of disk or memory. 429 means that a limit is reached. A 429 is `retryable` if the limit is on calls or commands
- * in progress, because they end by themselves. It is not `retryable` if the limit is on stored resources, because they
- * stay until they are deleted. Server, SDK, CLI and docs all read this table.
+ * out of disk or memory. 429 means that a limit is reached. If the limit is on calls or commands in progress, the error
+ * is `retryable`, because they end by themselves. If the limit is on stored resources, the error is not `retryable`,
+ * because they stay until they are deleted. Server, SDK, CLI and docs all read this table.
  */
 export const ERRORS = {
   bad_cursor: {
@@ -612,7 +612,7 @@ interface ErrorDetails {
   sandboxId?: string;
   execId?: string;
   operation?: string;
-  /** The oldest cursor still available, if an older one was requested. */
+  /** The oldest cursor that is still available. It is set if an older cursor was requested. */
   floor?: string;
   /** How long to wait before a retry, if this error knows it more precisely than the registry's default. */
   retryAfterMs?: number;
@@ -620,8 +620,8 @@ interface ErrorDetails {
 }
 
 /**
- * The only error that crosses a package boundary on purpose. The HTTP layer reports any other error as `internal`, a
- * bug.
+ * The only error that crosses a package boundary on purpose. Any other error is a bug, and the HTTP layer reports it as
+ * `internal`.
  */
 export class HoldfastError extends Error {
   readonly code: ErrorCode;

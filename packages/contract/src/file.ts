@@ -81,8 +81,8 @@ export type Unpacked = Static<typeof Unpacked>;
 const RESERVED_PATH = "/.holdfast";
 
 /**
- * The only check of paths that come from callers. Returns the path without empty and `.` segments, or null if it is
- * relative, contains `..` or NUL, or is too long.
+ * Checks a path that comes from a caller; there is no other such check. Returns the path without empty and `.`
+ * segments. Returns null if the path is relative, contains `..` or NUL, or is too long.
  */
 export function normalisePath(path: string): string | null {
   if (!path.startsWith("/") || path.length > 4096 || path.includes("\0")) return null;

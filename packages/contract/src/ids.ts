@@ -22,9 +22,12 @@ export type TokenId = Branded<"TokenId">;
 export type ProcessId = Branded<"ProcessId">;
 
 export const SANDBOX_ID_PATTERN = "^sbx_[a-z0-9]{16}$";
-/** Exec ids become file names of journals, so only these characters are allowed. */
+/** Pattern of exec ids. Only these characters are allowed, because an exec id is also the file name of its journal. */
 export const EXEC_ID_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$";
-/** A DNS label. Names cannot contain the underscore of `sbx_`, so a name is never mistaken for an id. */
+/**
+ * Pattern of names: a DNS label. A name cannot contain an underscore, and the ids of named resources contain one, as in
+ * `sbx_`, so a name is never mistaken for an id.
+ */
 export const NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$";
 export const IMAGE_PATTERN = "^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$";
 

@@ -3,7 +3,7 @@ export function invariant(condition: unknown, claim: string): asserts condition 
   if (!condition) throw new Error(`invariant broken: ${claim}`);
 }
 
-/** Makes the compiler prove that a switch covered every case. */
+/** Makes the compiler prove that a switch covers every case: it accepts this call only where no case is left. */
 export function unreachable(value: never): never {
   throw new Error(`invariant broken: unexpected ${JSON.stringify(value)}`);
 }

@@ -137,7 +137,7 @@ export const SweepReport = Type.Object(
 );
 export type SweepReport = Static<typeof SweepReport>;
 
-/** The health of one cleanup layer. It shows that a layer does not run, or fails, before resources pile up. */
+/** The health of one cleanup layer. It shows early that a layer does not run or fails, before resources pile up. */
 export const LayerHealth = Type.Object({
   layer: OneOf(SWEEP_LAYERS),
   everyMs: Count,

@@ -76,7 +76,7 @@ const urlFields = {
   }),
 };
 
-/** The engine's view of a preview; the server adds the URLs. */
+/** A preview as the engine knows it. The server adds the URLs. */
 export const PreviewInfo = Type.Object(previewFields);
 export type PreviewInfo = Static<typeof PreviewInfo>;
 

@@ -12,7 +12,7 @@ export const file = fileURLToPath(new URL("../../../ops/grafana-dashboard.json",
 interface Panel {
   title: string;
   description: string;
-  /** The queries, each with the legend of its line. */
+  /** The queries of the panel. Each is drawn as one line with its legend. */
   queries: readonly [expr: string, legend: string][];
   /** `stat` shows one value, `timeseries` shows lines over time. */
   type: "stat" | "timeseries";

@@ -36,7 +36,8 @@ const duration = (ms: number): string => {
 };
 
 /**
- * Expressions use raw metrics where possible, so that these rules work even if the engine's own alert evaluation fails.
+ * The expressions of each alert kind. They use raw metrics where possible, so that the rules work even if the engine's
+ * own alert evaluation fails.
  */
 const EXPRESSIONS: Readonly<Record<AlertKind, (numbers: Numbers) => Expression[]>> = {
   timeout_rate: (numbers) => {
@@ -200,7 +201,7 @@ function watchTheWatcher(numbers: Numbers): PrometheusRule[] {
   ];
 }
 
-/** Formats a rule as YAML; JSON strings are valid YAML strings. */
+/** Formats a rule as YAML. Texts are written as JSON strings, which are valid YAML strings. */
 const yaml = ({ alert, expr, summary, kind, subject, severity, forMs, clearForMs }: PrometheusRule): string =>
   [
     `      - alert: ${alert}`,

@@ -10,9 +10,9 @@ interface AdminKeys {
 const NAME = "admin";
 
 /**
- * Ensures that the state directory contains a working admin key. The file is the only copy of the secret. If the file
- * is missing, or the server does not know the key in it, the old key is revoked and a new one is created. To rotate the
- * key, delete the file and restart the server.
+ * Ensures that the state directory contains a file with a working admin key. The file is the only copy of the secret.
+ * If the file is missing, or the server does not know the key in it, the old key is revoked and a new one is created.
+ * To rotate the key, delete the file and restart the server.
  */
 export async function ensureAdminKey(
   stateDir: string,

@@ -28,15 +28,15 @@ interface Announcement {
    * at that address next, and clients would connect to it.
    */
   closing(): void;
-  /** Removes the announcement. Safe to call repeatedly, and from an exit handler. */
+  /** Removes the announcement. May be called several times, and from an exit handler. */
   withdraw(): void;
 }
 
 /**
- * Announces the server to other programs on the machine. The repository's set-up scripts find the server as soon as it
- * starts, through a file in `.holdfast`. Clients find it once it listens, through `server.json` in the state directory.
- * The files contain the pid and the start time, so that a file that a killed server left is never attributed to another
- * process with the same pid.
+ * Announces the server to other programs on the machine. The repository's set-up scripts find the server when it
+ * starts, through a file in `.holdfast`. Clients find it when it listens, through `server.json` in the state directory.
+ * Both files contain the server's pid and start time. Otherwise a file that a killed server left behind could be
+ * attributed to another process with the same pid.
  */
 export function announce(options: { stateDir: string; repository: string }): Announcement {
   const { pid } = process;
@@ -86,8 +86,8 @@ const textOf = (content: object): string => `${JSON.stringify(content)}\n`;
 const spareOf = (file: string): string => `${file}.spare`;
 
 /**
- * Writes a file by overwriting the file of the previous server, whose disk block is reused, so that the write succeeds
- * on a full disk. The file contains a key, so only its owner may read it.
+ * Writes a file. It overwrites the file of the previous server and so reuses its disk block; the write therefore
+ * succeeds on a full disk. The file contains a key, so only its owner may read it.
  */
 function putInPlace(file: string, content: object): void {
   const spare = spareOf(file);

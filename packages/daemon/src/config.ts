@@ -135,7 +135,10 @@ function numbersFromFile(path: string | undefined): Partial<Numbers> {
   }
 }
 
-/** Parses a partial table of numbers. An unknown name is an error: a misspelt limit must not be silently ignored. */
+/**
+ * Parses a table that contains some of the numbers. Throws if a name is unknown, because a misspelt limit must not be
+ * silently ignored.
+ */
 function parseNumbers(text: string, source: string): Partial<Numbers> {
   let value: unknown;
   try {
@@ -150,7 +153,7 @@ function parseNumbers(text: string, source: string): Partial<Numbers> {
   return value;
 }
 
-/** Longest time that a Node timer supports: Node fires a longer timer immediately. */
+/** Longest time that a Node timer supports. Node fires a longer timer immediately. */
 const LONGEST_TIMER_MS = 2_147_483_647;
 
 function checkNumber(name: string, given: unknown, source: string): void {

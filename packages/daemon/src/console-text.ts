@@ -21,7 +21,7 @@ export function upText(server: { addresses: Addresses; keyFile: string; host: st
 
 export const STOPPING = "\nStopping. Sandboxes keep running. Press Ctrl-C again to stop at once.";
 
-/** Says what keeps running after the server has ended. */
+/** Returns the text that says what keeps running after the server has ended. */
 export function stoppedText(sandboxes: Stats["sandboxes"] | null): string {
   if (sandboxes === null) return "Stopped. Sandboxes keep running; 'npm start' finds them again.";
   const asleep = sandboxes.standby ?? 0;

@@ -1,6 +1,8 @@
 import { createServer } from "node:net";
 
-/** Rejects with the error of `listen` if no server can listen on the address. Releases the port again. */
+/**
+ * Checks that a server can listen on the address, and releases it again. Rejects with the error of `listen` otherwise.
+ */
 export async function requireFreePort({ host, port }: { host: string; port: number }): Promise<void> {
   const server = createServer();
   await new Promise<void>((resolve, reject) => {

@@ -58,8 +58,8 @@ interface RunningServer {
 
 /**
  * Starts a server. If the start fails, releases everything it acquired, and throws. The port is bound before recovery,
- * so that a second server fails before it touches a sandbox; calls wait until recovery is done. Tests use `wrap` to
- * inject faults between the engine and its ports.
+ * so that a second server fails before it touches a sandbox. Calls that arrive during recovery wait for its end. Tests
+ * use `wrap` to inject faults between the engine and its ports.
  */
 export async function startServer(
   config: Config,
@@ -217,7 +217,7 @@ function checkRights(): void {
   }
 }
 
-/** Opens the driver; if that fails, the error lists what the host lacks. */
+/** Opens the driver. If that fails, throws an error that lists what the host lacks. */
 async function openDriver(options: OciOptions): Promise<OciMachine> {
   try {
     return await createOciDriver(options);
@@ -296,7 +296,8 @@ async function main(): Promise<void> {
   if (values["self-test"] && process.env.HOLDFAST_SELF_TEST !== "0") {
     console.log("\nSelf-test");
     const passed = await runSelfTest(server, (id) => unmentioned.add(id));
-    // A shutdown has interrupted the self-test, and will end the process.
+    // A shutdown has interrupted the self-test. The shutdown will end the process, so the result of the self-test is
+    // ignored.
     if (isStopping()) return;
     if (!passed) {
       console.error("\nThe self-test failed: Holdfast cannot keep its promises on this host as configured.");

@@ -18,8 +18,8 @@ async function main([verb, ...rest]: readonly string[]): Promise<void> {
 }
 
 /**
- * Starts a server for the duration of the backup, on a free port. The backup needs one because sandboxes may still be
- * running.
+ * Takes a backup with a server that is started, on a free port, only for this purpose. A server is needed because
+ * sandboxes may be running without one.
  */
 async function backUp(directory: string): Promise<void> {
   const config = readConfig(process.env, { uid: process.getuid?.() ?? 0, isTerminal: true });

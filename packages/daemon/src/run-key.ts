@@ -14,9 +14,9 @@ interface RunKey {
 
 /**
  * Creates the run key, which is valid until this process ends. Clients that find the server through its state directory
- * send the run key and never the admin key: if another program listens on the address of an ended server, it receives a
- * key that no server accepts. Calls with the run key belong to the admin key's owner, so that idempotency keys and
- * counts survive a restart of the server.
+ * send the run key and never the admin key. If another program listens at the address of an ended server, it only
+ * receives a key that no server accepts any more. Calls with the run key count as calls with the admin key, so that
+ * idempotency keys, and the resources counted for a key, survive a restart of the server.
  */
 export function createRunKey(keys: Keys, adminSecret: string): RunKey {
   const secret = PREFIX + randomText(RANDOM_CHARACTERS);

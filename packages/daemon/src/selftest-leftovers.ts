@@ -16,9 +16,9 @@ export const SELF_TEST_TTL_MS = 600_000;
 const LEFTOVERS_MAX = 100;
 
 /**
- * Finds what the self-test of a killed server left behind, and returns a function that removes it. Must be called at
- * the start of a server, before its own self-test. A removal that fails is only logged, because sandboxes also have a
- * time to live.
+ * Finds what the self-test of a killed server left behind, and returns a function that removes it. Must be called when
+ * a server starts, before its own self-test. If a removal fails, the failure is only logged, because the sandboxes also
+ * have a TTL.
  */
 export async function findSelfTestLeftovers(
   { sandboxes, drives }: Pick<EngineApi, "sandboxes" | "drives">,

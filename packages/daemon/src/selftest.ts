@@ -198,7 +198,10 @@ async function seeNothingLeft(
   return "no process, mount, cgroup or directory; counters agree";
 }
 
-/** Findings about other sandboxes are reported but do not fail the self-test: the audit itself acts on them. */
+/**
+ * The audit may also report findings about other sandboxes. They do not fail the self-test, because the audit itself
+ * acts on them.
+ */
 async function audit(api: Api, ids: readonly string[]): Promise<string> {
   const { complete, findings } = await api.call<AuditReport>("POST", "/v1/audit");
   expect(complete, "the audit could not list everything on the host");

@@ -40,8 +40,8 @@ export function closeOnSignal({ log, shutdownMs, onStopping, close }: Shutdown):
 }
 
 /**
- * Exits on a signal that arrives before the server is up, and reports it. Returns a function that removes the signal
- * handlers.
+ * Handles signals that arrive before the server is up: reports the signal and exits. The returned function removes the
+ * signal handlers.
  */
 export function exitOnEarlySignal(): () => void {
   const exit = () => {

@@ -1,5 +1,6 @@
 /**
- * Reports that the server cannot start: the reason, and the fix for the person who started it. Printed without a stack.
+ * The error that the server cannot start. It contains the reason, and a fix for the person who started the server. It
+ * is printed without a stack.
  */
 export class StartFailure extends Error {
   readonly fix: string;

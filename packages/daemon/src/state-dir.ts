@@ -3,8 +3,8 @@ import { dirname } from "node:path";
 import { StartFailure } from "./start-failure.ts";
 
 /**
- * Creates the state directory if missing, level by level: Node's recursive mkdir never returns on a file system that
- * refuses new directories with ENOENT, as /proc does.
+ * Creates the state directory if it is missing, one level at a time. Node's recursive mkdir is not used, because it
+ * never returns on a file system that refuses new directories with ENOENT, as /proc does.
  */
 export function makeStateDir(stateDir: string): void {
   try {

@@ -4,15 +4,15 @@ import { StartFailure } from "./start-failure.ts";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Minimum length of the secret: a shorter one could be brute-forced from one message. */
+/** Minimum length of the webhook's secret. A shorter secret could be guessed from one signed message by brute force. */
 const SECRET_MIN_LENGTH = 16;
 
 const SECRET_FIX =
   "Set HOLDFAST_WEBHOOK_SECRET_FILE to a file containing the secret that the receiver verifies signatures with, or HOLDFAST_WEBHOOK_SECRET to the secret itself.";
 
 /**
- * Reads the webhook URL and its signing secret; undefined if none is configured. Error messages quote neither: readers
- * of the log may not be allowed to see them.
+ * Reads the webhook's URL and its signing secret; undefined if none is configured. Error messages contain neither,
+ * because they are logged, and readers of the log may not be allowed to see them.
  */
 export function readWebhook(env: Environment): WebhookSettings | undefined {
   const {

@@ -4,7 +4,10 @@ import type { EngineApi, Log } from "@holdfast/engine";
 import { buildHttp, Metrics, VERSION } from "@holdfast/server";
 import { ADAPTERS } from "./adapters.ts";
 
-/** An engine that throws on any use: generating the document reads the routes without calling their handlers. */
+/**
+ * An engine that throws on any use. It is never used, because generating the document does not call the routes'
+ * handlers.
+ */
 const uncalled = new Proxy({} as EngineApi, {
   get: (_, name) => {
     throw new Error(`generating the document must not call engine.${String(name)}`);

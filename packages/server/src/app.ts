@@ -78,8 +78,8 @@ const ROUTES = [
 ] as const;
 
 /**
- * Builds the HTTP layer, ready to listen. When it is closed, it ends all waits and streams first; execs and sandboxes
- * keep running.
+ * Builds the HTTP layer, ready to listen. Closing it ends all waits and streams first; execs and sandboxes keep
+ * running.
  */
 export function buildHttp(parts: HttpParts): App {
   const { adapters = [] } = parts;
@@ -177,8 +177,8 @@ function createListener({ handler, router, table, upgrades, numbers }: ListenerP
 }
 
 /**
- * Returns whether an upgrade request is for a WebSocket of the API. Other upgrade requests, such as curl's offer of
- * HTTP/2, are served as plain requests.
+ * Returns whether an upgrade request is for a WebSocket of the API. Other upgrade requests are served as plain
+ * requests; curl, for example, offers an upgrade to HTTP/2 with an ordinary request.
  */
 const isForSocket = ({ headers, url = "" }: IncomingMessage, table: RouteTable): boolean =>
   headers.upgrade?.toLowerCase() === "websocket" && table.isSocket(url);

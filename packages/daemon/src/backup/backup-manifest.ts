@@ -29,7 +29,7 @@ export interface SandboxInBackup {
   name: string;
   phase: string;
   diskMb: number | null;
-  /** Whether the backup contains the memory of the sandbox. Only memory that was in standby is copied. */
+  /** Whether the backup contains the memory of the sandbox. Memory is copied only if the sandbox was in standby. */
   memory: boolean;
   sizeBytes: number;
 }

@@ -1,7 +1,10 @@
 import type { DriveId, SandboxId } from "@holdfast/contract";
 import type { DriveRecord, SandboxRecord } from "@holdfast/engine";
 
-/** Sandboxes and drives that are copied at the same moment, because the sandboxes write to the drives. */
+/**
+ * Sandboxes and drives that are copied at the same moment, so that the copies of the drives match those of the
+ * sandboxes that write to them.
+ */
 export interface Group {
   sandboxes: SandboxId[];
   drives: DriveId[];

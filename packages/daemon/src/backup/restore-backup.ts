@@ -129,8 +129,8 @@ async function restoreDrives(
 }
 
 /**
- * Runs `copy` and returns the reason if it fails; null if it succeeds. If the disk is full, throws and so ends the
- * restore: nothing else would fit either.
+ * Runs `copy`. Returns null if it succeeds, and otherwise the reason. If the reason is a full disk, throws, which ends
+ * the restore, because nothing else would fit on the disk either.
  */
 async function failureOf(
   copier: StateCopier,
@@ -215,7 +215,7 @@ function stateOf({ phase }: SandboxRecord): Restored["sandboxes"][number]["state
   return phase.name === "gone" ? "not restored" : "cold";
 }
 
-/** Marks all pending deliveries as dead, because the original installation delivers them. */
+/** Marks all pending deliveries of webhook messages as dead, because the original installation delivers them. */
 async function silenceDeliveries(store: OpenedStore, now: number): Promise<void> {
   for (;;) {
     const pending = await store.deliveries({ state: "pending", limit: 100 });

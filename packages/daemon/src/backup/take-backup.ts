@@ -79,7 +79,7 @@ export async function takeBackup(
       const drives = (await store.drives()).filter(({ phase }) => phase === "ready");
       const copy = new GroupCopy(parts, { copier, snapshot, progress });
       for (const group of groupsOf(records, drives)) await copy.run(group, signal);
-      // Images are copied last. This is safe, because an image is not removed while a sandbox needs it.
+      // Images are copied last. They still exist then, because an image is not removed while a sandbox needs it.
       progress.sizeBytes += await copier.shared(signal);
     } finally {
       snapshot.close();
@@ -142,7 +142,7 @@ class GroupCopy {
     this.#copy = copy;
   }
 
-  /** Copies a group. Notes the sandboxes and drives that can't be copied as skipped, with the reason. */
+  /** Copies a group. A sandbox or drive that can't be copied is recorded as skipped, with the reason. */
   async run(group: Group, signal: AbortSignal): Promise<void> {
     let rest: Group = group;
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {

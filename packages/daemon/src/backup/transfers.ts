@@ -41,7 +41,7 @@ interface ExportInfo {
   kind: "sandbox" | "drive";
   id: string;
   name: string;
-  /** First host id of the range to which the owners of the files belong. */
+  /** First UID and GID of the range on the host to which the owners of the files belong. */
   idBase: number;
   spec?: SandboxRecord["spec"];
   image?: { name: string; version: string };
@@ -55,10 +55,10 @@ interface TransferParts extends BackupParts {
 }
 
 /**
- * Exports a sandbox or a drive to one file, and imports such a file into this or another installation. The export of a
- * sandbox contains its files and its image, but no memory: an imported sandbox starts from its files. It gets a new id,
- * so any number of imports can exist beside the original. Everything in an archive is untrusted: only the files that
- * are needed are taken from it, and the porter copies them.
+ * Exports a sandbox or a drive to one file, and imports it from such a file, into this or another installation. The
+ * export of a sandbox contains its files and its image, but no memory: an imported sandbox starts from its files. It
+ * gets a new id, so any number of imports can exist beside the original. Everything in an archive is untrusted: only
+ * the files that are needed are taken from it, and the porter copies them.
  */
 export class Transfers implements TransferService {
   readonly #parts: TransferParts;
@@ -266,7 +266,9 @@ export class Transfers implements TransferService {
   }
 }
 
-/** Runs `copy`, which copies files from an archive. An error of the porter means that the archive is invalid. */
+/**
+ * Runs `copy`, which copies files from an archive. If the porter throws an error, the archive is reported as invalid.
+ */
 async function fromArchive(copy: () => Promise<unknown>): Promise<void> {
   try {
     await copy();
@@ -278,8 +280,8 @@ async function fromArchive(copy: () => Promise<unknown>): Promise<void> {
 }
 
 /**
- * Runs `adopt`, which takes over imported files. If that fails, removes the files: without a record they would be
- * orphans.
+ * Runs `adopt`, which creates the record of imported files. If it fails, removes the files, because files without a
+ * record would be orphans.
  */
 async function orRemoved(adopt: () => Promise<void>, place: string, copier: StateCopier): Promise<void> {
   try {

@@ -49,7 +49,7 @@ export class FaultyServer {
     return `http://127.0.0.1:${this.port}`;
   }
 
-  /** Answers the next requests with these handlers, in order; the last one answers all further requests. */
+  /** Answers the next requests with these handlers, in this order. All further requests get the last handler. */
   answer(...answers: Answer[]): void {
     this.#answers.splice(0, this.#answers.length, ...answers);
   }

@@ -57,8 +57,8 @@ export class Callers {
 }
 
 /**
- * Waits for an operation. If the server's shutdown interrupts the wait, the error says `dispatched: unknown`: the
- * operation may already be recorded, and then the server completes it after its next start.
+ * Waits for an operation. If the server's shutdown interrupts the wait, throws an error with `dispatched: unknown`,
+ * because the operation may already be recorded. If it is recorded, the server completes it after its next start.
  */
 export async function orMaybeDispatched<Result>(callers: Callers, order: Promise<Result>): Promise<Result> {
   try {

@@ -1,4 +1,6 @@
-/** A parsed Range header with a single range. Multiple ranges and other units are ignored, as HTTP allows. */
+/**
+ * A parsed Range header with a single range. A header with several ranges or another unit is ignored, as HTTP allows.
+ */
 export type Range =
   | { kind: "whole" }
   | { kind: "from"; first: number; last: number | null }

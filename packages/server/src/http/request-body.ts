@@ -45,8 +45,8 @@ export function readWhole(source: Readable, options: BodyLimits): Promise<Buffer
 }
 
 /**
- * Yields the chunks of the body. Throws if the body is incomplete or stalls, so that an incomplete body is never taken
- * for a shorter file.
+ * Yields the chunks of the body. Throws if the body is incomplete or stalls, because otherwise an incomplete body would
+ * be taken for a shorter file.
  */
 export async function* readChunks(
   source: Readable,
@@ -68,8 +68,7 @@ export async function* readChunks(
     });
   } finally {
     clearTimeout(timer);
-    // The rest of the body is read and discarded, because otherwise the next request on this connection would never be
-    // parsed.
+    // The rest of the body is read and discarded. Otherwise the next request on this connection would never be parsed.
     if (!source.destroyed) source.resume();
   }
 }

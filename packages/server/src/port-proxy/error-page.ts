@@ -13,8 +13,8 @@ const escaped = (text: string): string => text.replace(/[&<>"']/g, (sign) => ESC
 type VisibleError = WireError["body"]["error"];
 
 /**
- * Codes of errors about access. The hints for these codes in the error registry are written for callers of the API, not
- * for visitors.
+ * Codes of errors about access. They have a hint of their own, because their hints in the error registry are written
+ * for callers of the API and not for visitors.
  */
 const ACCESS: ReadonlySet<ErrorCode> = new Set(["unauthorized", "preview_denied"]);
 const ACCESS_HINT = "Ask the owner of this page for a new link.";

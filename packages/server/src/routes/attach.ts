@@ -13,7 +13,8 @@ export async function attachRoutes(app: App, context: RouteContext): Promise<voi
   const { callers, log, metrics, numbers } = context;
   await app.register(websocket, {
     options: {
-      // The port router handles upgrades for ports and passes only those for the API to this server.
+      // The port router receives all upgrades. It handles those for ports, and passes only those for the API to this
+      // server.
       server: context.upgrades as never,
       maxPayload: numbers.bodyLimitBytes,
       // The subprotocol that carries the key is never selected, because the response would repeat the key in a header.

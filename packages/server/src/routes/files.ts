@@ -44,7 +44,7 @@ interface Home {
   files(engine: EngineApi): FileApi;
   path: typeof PathQuery;
   read: typeof ReadQuery;
-  /** Describes, for the API document, how reads treat a sandbox in standby. */
+  /** Text for the API document that says how reads treat a sandbox in standby. */
   asleep?: string;
   errors: Readonly<Record<"read" | "write" | "watch", readonly ErrorCode[]>>;
 }

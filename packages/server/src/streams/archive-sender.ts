@@ -1,6 +1,7 @@
 /**
  * Streams an archive while it is built. The first bytes are awaited before the headers are sent, so that a path that
- * cannot be packed gets an error response. If packing fails later, both the archive and the response lack their end.
+ * cannot be packed gets an error response. If packing fails later, the response is cut, so that the archive is
+ * recognizably incomplete.
  */
 import { posix } from "node:path";
 import type { FastifyReply } from "fastify";

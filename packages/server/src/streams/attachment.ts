@@ -103,9 +103,9 @@ export class Attachment {
     try {
       await this.#give(input);
     } catch (error) {
-      // A mistake of the caller, such as input for an exec that has ended or has no terminal, has no effect, so it is
-      // only reported. After any other error the stdin offset is unknown, and further input could leave a gap, so the
-      // error is thrown.
+      // An error that the caller caused, such as input for an exec that has ended or has no terminal, has no effect on
+      // the exec, so it is only reported to the caller. After any other error the position in stdin is unknown, and
+      // further input could leave a gap, so the error is thrown.
       if (!isCallers(error)) throw error;
       const { body } = this.#context.report(error, this.#wanted.request, false);
       await this.#socket.send(JSON.stringify({ type: "error", of: input.type, error: body.error }));

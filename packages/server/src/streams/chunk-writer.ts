@@ -3,7 +3,7 @@ import { type SendLimits, taken } from "./stream.ts";
 
 /** Size at which the buffer is written without waiting for more pieces. */
 const CHUNK_BYTES = 65_536;
-/** Pieces up to this size are copied into the buffer, because that is cheaper than a separate write. */
+/** Maximum size of a piece that is copied into the buffer. Copying a small piece is cheaper than a separate write. */
 const COPIED_BYTES = 4_096;
 
 /**

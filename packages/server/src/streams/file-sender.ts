@@ -153,8 +153,8 @@ async function sendMany(
 }
 
 /**
- * Yields exactly the announced number of bytes. If the file has grown, the rest is dropped. If it has shrunk, throws,
- * so that no reader takes a part for the whole.
+ * Yields exactly the announced number of bytes. If the file has grown, the rest is dropped. If the file has shrunk,
+ * throws, so that the reader does not take the incomplete content for the whole file.
  */
 async function* exactly(
   length: number | null,

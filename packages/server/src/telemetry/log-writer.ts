@@ -26,8 +26,8 @@ interface Current {
 /**
  * Appends lines to the newest log file, and starts another file when that one is full. Callers never wait: lines are
  * buffered and written in the background. If the disk accepts no data, lines are dropped and counted, because the
- * server must neither exit nor block for its log. Every line is also written to stderr, so lines that are missing from
- * this log after a crash can be found there.
+ * server must neither exit nor block because of its log. Every line is also written to stderr, where lines can be found
+ * that are missing from this log after a crash.
  */
 export class LogWriter {
   readonly #files: LogFiles;

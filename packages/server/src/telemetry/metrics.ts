@@ -73,7 +73,8 @@ export class Metrics implements RequestMetrics {
   readonly #alerts = new AlertMetrics(this.registry);
 
   constructor(options: { process: boolean } = { process: true }) {
-    // Counters start at zero, because a rate can include the first increment only if a zero was exported before it.
+    // Counters are exported as zero from the start, because a rate includes the first increment only if a zero was
+    // exported before it.
     for (const status of TERMINAL_EXEC_STATUSES) this.#ended.inc({ status }, 0);
     if (options.process) collectDefaultMetrics({ register: this.registry });
   }

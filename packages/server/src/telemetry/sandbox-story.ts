@@ -122,7 +122,7 @@ class Lines {
   }
 }
 
-/** A line of which only the beginning has arrived. */
+/** A line whose end has not been read yet. */
 class BegunLine {
   readonly decoder = new StringDecoder("utf8");
   text = "";

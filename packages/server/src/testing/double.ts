@@ -1,6 +1,6 @@
 /**
- * An engine double that answers as the test configures it. It is used for behaviour on the wire (framing, errors, slow
- * and disconnecting callers), where the real engine could not be stopped at the right moment.
+ * An engine double that answers as the test configures it. It is used to test behaviour on the wire (framing, errors,
+ * slow and disconnecting callers), because the real engine could not be stopped at the right moment.
  */
 import {
   type Checkpoint,

@@ -8,8 +8,8 @@ import { scrubJson } from "../../http/scrub-json.ts";
 const tags = ["operators"];
 
 /**
- * Audit and cleanup on request. Both are idempotent and continue if the caller disconnects; their actions are in the
- * events too.
+ * Audit and cleanup on request. Both are idempotent and continue if the caller disconnects. Their actions are also
+ * stored as events.
  */
 export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
   /** Reports quote host errors, so host paths are removed. */
