@@ -5,7 +5,7 @@ import { anExec, aSandbox, FaultyServer, json } from "./faulty-server.ts";
 /** Outages in tests are short. */
 const OUTAGE_MS = 3_000;
 
-/** A client and a faulty server, which are created anew for each test. */
+/** A client and a faulty server. Each test gets new ones. */
 interface Bench {
   server: FaultyServer;
   holdfast: Holdfast;
