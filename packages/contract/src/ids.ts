@@ -9,7 +9,7 @@ export type InstallationId = Branded<"InstallationId">;
 /** Identifies one attempt to stop an instance. A result that carries another attempt's id is stale and is ignored. */
 export type AttemptId = Branded<"AttemptId">;
 
-/** Identifies a snapshot of a sandbox: its memory, and its files if they were copied. */
+/** Identifies a checkpoint of a sandbox: its memory, and its files if they were copied. */
 export type CheckpointId = Branded<"CheckpointId">;
 export type DriveId = Branded<"DriveId">;
 /** Identifies one firing of an alert; a `DeliveryId` identifies one webhook message about it. */

@@ -363,7 +363,7 @@ export type Numbers = {
     : number;
 };
 
-/** The resources of a sandbox whose create request names none. */
+/** The default resources of a sandbox, for a create request that contains none. */
 export const DEFAULT_RESOURCES = { memoryMb: 1024, cpus: 1, pids: 512 } as const;
 export const DEFAULT_IMAGE = "host";
 /** The user that commands run as, and its home directory. */

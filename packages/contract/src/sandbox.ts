@@ -31,7 +31,7 @@ const PHASES = [
 ] as const;
 export type Phase = (typeof PHASES)[number];
 
-/** The status shown to callers. Computed from phase, lease, proof, heartbeat and time; never stored. */
+/** The status shown to callers. It is computed from phase, lease, proof, heartbeat and time, and is never stored. */
 export const STATUSES = [
   "queued",
   "creating",

@@ -133,7 +133,7 @@ export class Holdfast {
     }
   }
 
-  /** Exports a sandbox or drive as one archive. The archive contains neither the sandbox's memory nor its drives. */
+  /** Exports a sandbox or drive as one archive. The archive of a sandbox contains neither its memory nor its drives. */
   export(kind: Transferred, ref: string, { signal }: CallOptions = {}): Promise<AsyncGenerator<Uint8Array>> {
     const path = `/v1/${kind}/${encodeURIComponent(ref)}/export`;
     const type = "application/x-tar";

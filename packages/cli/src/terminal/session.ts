@@ -18,8 +18,8 @@ interface SessionOptions {
 
 /**
  * Connects the local terminal to an exec's terminal until the command ends or the user detaches. The session has no
- * state of its own: output is read from the journal by cursor, and input is sent in requests, so the session survives a
- * restart of the server. The local terminal is always restored.
+ * state on the server: output is read from the journal by cursor, and input is sent in requests. So the session
+ * survives a restart of the server. The local terminal is always restored.
  */
 export async function converse(run: ExecRun, options: SessionOptions): Promise<"ended" | "detached"> {
   const detached = new AbortController();

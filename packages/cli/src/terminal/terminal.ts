@@ -7,7 +7,7 @@ const USUAL_SIZE: TerminalSize = { cols: 80, rows: 24 };
 const LONGEST_SIDE = 4_096;
 const STTY_MS = 2_000;
 
-/** The current size of the local terminal, or a usual size if there is none. */
+/** The current size of the local terminal. If there is no terminal, a usual size. */
 export function terminalSize(): TerminalSize {
   const shown = [process.stdout, process.stderr].find(({ isTTY }) => isTTY);
   return {

@@ -64,8 +64,8 @@ export class Stdin {
   }
 
   /**
-   * Writes input after the input of other writers. Bytes that may have arrived are not sent again, so every byte is
-   * written at most once.
+   * Appends input to stdin, after everything that other writers have written. Bytes that may have arrived are not sent
+   * again, so every byte is written at most once.
    */
   append(content: Content, { end, signal }: WriteOptions): Promise<void> {
     return this.#inTurn(async () => {

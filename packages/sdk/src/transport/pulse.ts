@@ -22,8 +22,9 @@ const LONGEST_PROBE_MS = 5_000;
  */
 const LEAST_LIMIT_MS = 5_000;
 /**
- * If no request has waited for longer than this, the silence of the server is counted from zero for the next request.
- * The pauses between retries are shorter, so the silence continues to be counted over the retries of a call.
+ * Maximum pause between two waiting requests for the silence of the server to continue. After a longer pause, the
+ * silence is counted from zero. The pauses between retries are shorter, so the silence is counted over all retries of a
+ * call.
  */
 const GAP_MS = 5_000;
 

@@ -8,7 +8,7 @@ interface Connection {
 
 /**
  * Tracks connected callers. Each request gets one signal, which aborts when the caller's socket closes before the
- * response was sent, or when the server shuts down. The signal ends waiting and streaming; a dispatched exec keeps
+ * response was sent, or when the server shuts down. The signal ends waits and streams; an exec that was started keeps
  * running.
  */
 export class Callers {

@@ -1,6 +1,6 @@
 /**
- * Reads incoming bodies: JSON and stdin as a whole, within a size and time limit; files as a stream, for as long as
- * data moves.
+ * Reads request bodies. JSON and stdin are read as a whole, within a size limit and a time limit. Files are read as a
+ * stream, for as long as data moves.
  */
 import type { Readable } from "node:stream";
 import { HoldfastError } from "@holdfast/contract";

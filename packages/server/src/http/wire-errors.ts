@@ -1,7 +1,6 @@
 /**
- * Converts every thrown error to the contract's error body. A `HoldfastError` is converted as it is; errors of Fastify
- * and Node's HTTP parser are mapped by table; any other error is a bug and is reported to the caller only as
- * `internal`.
+ * Converts every thrown error to the contract's error body. A `HoldfastError` is converted as it is. Errors of Fastify
+ * and of Node's HTTP parser are mapped by a table. Any other error is a bug, and callers see it only as `internal`.
  */
 import {
   type Cause,

@@ -38,8 +38,8 @@ const SHORT_BYTES = 65_536;
 const REPEATS = 2;
 
 /**
- * Forwards requests to programs in sandboxes. Each request has its own connection, so that a program that restarts or a
- * sandbox that is suspended interrupts only the responses in progress. If the connection closes before the response, a
+ * Forwards requests to programs in sandboxes. Each request has its own connection. So if a program restarts or a
+ * sandbox is suspended, only the responses in progress are interrupted. If the connection closes before the response, a
  * request with a safe method is repeated; for any other request, the error says that the outcome is unknown. If the
  * connection closes during the response, the caller's connection is closed too, so that the response never looks
  * complete.
@@ -298,7 +298,10 @@ function finish(to: Duplex, lingerMs: number): void {
   to.end(() => to.destroy());
 }
 
-/** Copies both directions completely, including the last bytes; when one side closes, the other is closed too. */
+/**
+ * Connects two streams: copies the bytes of each to the other, including the last ones. When one closes, the other is
+ * closed too.
+ */
 function join(one: Duplex, other: Duplex, { used, lingerMs }: { used: () => void; lingerMs: number }): void {
   for (const [from, to] of [
     [one, other],

@@ -50,9 +50,10 @@ interface Admitted {
 }
 
 /**
- * Serves port requests outside the API: requests to a port's own host, requests to a preview's path, and protocol
- * upgrades of both. It runs before the API's router, so no path of such a request can reach the API. Credentials are
- * removed from every request: the program in the sandbox may be hostile and must see neither key nor token.
+ * Serves port requests that do not go through the API: requests to a port's own host, requests to a preview's path, and
+ * protocol upgrades of both kinds. It runs before the API's router, so none of these requests can reach the API.
+ * Credentials are removed from every request: the program in the sandbox may be hostile and must see neither key nor
+ * token.
  */
 export class PortRouter {
   readonly #context: RouteContext;

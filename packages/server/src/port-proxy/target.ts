@@ -1,8 +1,9 @@
 import { isName, isSandboxId } from "@holdfast/contract";
 
 /**
- * The target of a port request. There are three ways to address it: a port's own host, a preview's path, or, with a
- * key, a path of the API. `path` is passed to the program unchanged: not decoded and not normalized.
+ * The target of a port request. A request addresses a port in one of three ways: by the port's own host, by a preview's
+ * path, or, with a key, by a path of the API. `path` is passed to the program unchanged: not decoded and not
+ * normalized.
  */
 export type Target =
   | { via: "host"; ref: string; port: number; path: string }

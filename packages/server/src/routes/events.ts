@@ -102,8 +102,8 @@ async function answer(
     throw new HoldfastError("invalid_request", {
       message: "A stream sends the oldest events first; remove order=newest.",
     });
-  // A browser that reconnects repeats the same URL, and sends the last cursor it received in a header. So the header
-  // takes precedence.
+  // The header takes precedence over the query: a browser that reconnects repeats the same URL, and sends the last
+  // cursor that it received in the header.
   const cursor = lastSeen(headers) ?? query.cursor;
   await sendEvents(reply, context, { query: { ...asked, cursor }, format });
   return null;

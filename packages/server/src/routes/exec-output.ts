@@ -52,8 +52,8 @@ export function forwardOutput(
   return sendOutput(reply, context, {
     id,
     format: acceptedFormat(headers.accept, OUTPUT_FORMATS) ?? "ndjson",
-    // A browser that reconnects repeats the same URL, and sends the last cursor it received in a header. So the header
-    // takes precedence.
+    // The header takes precedence over the query: a browser that reconnects repeats the same URL, and sends the last
+    // cursor that it received in the header.
     cursor: typeof lastSeen === "string" ? lastSeen : query.cursor,
     stream: query.stream,
     hold: query.hold,

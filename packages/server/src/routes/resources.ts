@@ -7,7 +7,9 @@ import { scrubJson } from "../http/scrub-json.ts";
 const tags = ["sandboxes"];
 const ERRORS = ["sandbox_not_found", "pending_cleanup", "sandbox_gone", "deadline"] as const;
 
-/** Resource usage and diagnosis. Both are measured from outside: no sandbox is woken or has to respond. */
+/**
+ * Resource usage and diagnosis. Both are measured from outside the sandboxes, so no sandbox is woken or has to respond.
+ */
 export function resourceRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
   app.get(
     "/v1/resources",

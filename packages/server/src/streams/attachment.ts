@@ -3,8 +3,8 @@
  * may be attached to one exec, each with its own cursor. An attachment owns nothing: when it ends, for whatever reason,
  * the exec keeps running, and the caller can reconnect with its last cursor.
  *
- * Input is processed one message at a time, in order, and the socket is not read while a message is in progress, so at
- * most one message, or one socket read containing several small ones, is buffered.
+ * Input is processed one message at a time, in order, and the socket is not read while a message is processed. So at
+ * most one read of the socket is buffered: one message, or several small ones.
  */
 import { HoldfastError, isHoldfastError, type OutputStream } from "@holdfast/contract";
 import type { OutputRecord } from "@holdfast/engine";

@@ -2,10 +2,10 @@
  * Streams file changes to a caller until either side ends the stream.
  *
  * The watch is established before the headers are sent, so that a path that cannot be watched gets an error response.
- * From then on no change is lost silently: a slow reader slows only itself, and changes that pile up are reported as an
- * `overflow`. The stream has no natural end; its last record gives the reason for the end, and a stream without that
- * record was cut. In both cases the caller watches again and re-reads the directory, because changes in between were
- * not reported.
+ * From then on no change is lost silently: a slow reader delays no other reader, and if too many changes wait for it,
+ * they are reported as an `overflow`. The stream has no natural end. Its last record gives the reason for the end; a
+ * stream without that record was cut. In both cases the caller starts a new watch and re-reads the directory, because
+ * changes in between were not reported.
  */
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { FileChange } from "@holdfast/contract";

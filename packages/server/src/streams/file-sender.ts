@@ -65,8 +65,8 @@ async function locate(context: RouteContext, wanted: Wanted, signal: AbortSignal
 }
 
 /**
- * Returns the size of the file that a read would open. A stat alone is not enough: for a symbolic link it describes the
- * link.
+ * Returns the size of the file that a read would open. A stat alone is not enough, because the stat of a symbolic link
+ * describes the link itself and not the file.
  */
 async function sizeOf(
   { engine }: RouteContext,

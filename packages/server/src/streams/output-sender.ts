@@ -1,14 +1,14 @@
 /**
- * Streams an exec's output to a caller. The first record is awaited before the headers are sent, so that an unknown
- * exec or cursor gets an error response.
+ * Streams an exec's output to a caller.
  *
- * After that, output that stops early must not look complete: formats with records then lack the `end` record, and a
- * raw body, which has no records, ends without its last chunk and trailers.
+ * The first record is awaited before the headers are sent, so that an unknown exec or cursor gets an error response.
+ * After that, output that stops early must not look complete. Formats with records then lack the `end` record. A raw
+ * body, which has no records, ends without its last chunk and trailers.
  *
  * The engine is asked for more only after the socket took the previous piece, so a slow reader needs memory for one
- * piece and slows only itself. A reader that takes nothing is disconnected, and so is one that does not acknowledge the
- * few bytes it is sent: otherwise the keepalives of a quiet exec would sit in the kernel's buffer for a quarter of an
- * hour before the kernel gives up.
+ * piece and slows down no other reader. A reader that accepts no data is disconnected. A reader that does not
+ * acknowledge the few bytes it is sent is disconnected too: otherwise the keepalives of a quiet exec would wait in the
+ * kernel's buffer for a quarter of an hour, until the kernel gives up.
  */
 import type { ServerResponse } from "node:http";
 import type { Socket } from "node:net";
@@ -86,7 +86,7 @@ interface Sent {
   cursor: string | null;
   /** The exec's terminal status. */
   ended: ExecStatus | null;
-  /** Whether output is missing: its beginning is no longer kept, or its end is unknown. */
+  /** Whether output is missing: either its beginning is no longer kept, or its end is unknown. */
   isTruncated: boolean;
 }
 
@@ -120,8 +120,9 @@ function finish(response: ServerResponse, { format, follow }: Wanted, sent: Sent
 
 /**
  * Ends an interrupted stream. A followed stream of records ends normally, because the missing `end` record shows that
- * it is incomplete. In every other format a normal end would look complete, so the connection is destroyed. It is also
- * destroyed if the reader has stalled, because a normal end would wait for the reader.
+ * it is incomplete. In every other case a normal end would make the output look complete, so the connection is
+ * destroyed. The connection is also destroyed if the reader has stalled, because a normal end would wait for the
+ * reader.
  */
 function cut(response: ServerResponse, { format, follow }: Wanted): void {
   if (format === "raw" || !follow || response.writableNeedDrain) response.destroy();

@@ -1,9 +1,9 @@
 /**
  * Streams the steps of a create as they happen.
  *
- * A request rejected before the first step gets an ordinary error response with its own status and Retry-After. From
- * the first record on the status has been sent, and the last record gives the outcome. A stream that ends without a
- * `sandbox` or `error` record was cut; the create continues.
+ * A request that is rejected before the first step gets an ordinary error response with its own status and Retry-After.
+ * When the first record is sent, the status 200 has been sent too, so from then on the last record gives the outcome. A
+ * stream that ends without a `sandbox` or `error` record was cut, and the create continues.
  */
 import type { TSchema } from "@fastify/type-provider-typebox";
 import type { Sandbox } from "@holdfast/contract";

@@ -1,9 +1,7 @@
 /**
- * Streams records until their source or the caller ends the stream.
- *
- * The source is asked for more only after the socket took the previous record, so a slow reader slows only itself. A
- * reader that takes nothing is disconnected, and so is one that acknowledges nothing it is sent. A failure is reported
- * in the last record; a stream that ends without one was cut.
+ * Streams records until their source or the caller ends the stream. The source is asked for more only after the socket
+ * took the previous record, so a slow reader slows down no other reader. A reader that accepts or acknowledges no data
+ * is disconnected. A failure is reported in the last record; a stream that ends without a last record was cut.
  */
 import type { FastifyReply } from "fastify";
 import { CallerLeft } from "../http/callers.ts";

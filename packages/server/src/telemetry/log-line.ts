@@ -13,8 +13,8 @@ const textOf = (...values: readonly unknown[]): string | null =>
   values.find((value): value is string => typeof value === "string") ?? null;
 
 /**
- * Converts a line of the log to a line of the response; null if the text is not a log line. Components use two names
- * for some fields, such as `sandbox` and `sandboxId`; both are read.
+ * Converts a line of the log to a line of the response. Returns null if the text is not a log line. Some fields have
+ * two names, such as `sandbox` and `sandboxId`, because components differ; both names are read.
  */
 export function readLine(text: string): LogLine | null {
   let value: unknown;

@@ -60,7 +60,7 @@ async function* linesOf(
     const first = to === 0 ? 0 : bytes.indexOf(NEWLINE) + 1;
     const lines = split(bytes, first).map(({ text, at }) => ({ text, at: { number, offset: to + at } }));
     rest = bytes.subarray(0, first);
-    // The bytes are longer than any line of a log, so they are not part of a line and are dropped.
+    // No line of a log has this many bytes, so they are not part of a line and are dropped.
     if (rest.length > CHUNK_BYTES + LINE_BYTES) rest = rest.subarray(0, 0);
     yield lines;
   }

@@ -122,7 +122,7 @@ class Lines {
   }
 }
 
-/** A line whose end has not been read yet. */
+/** A line that has not been read to its end yet. */
 class BegunLine {
   readonly decoder = new StringDecoder("utf8");
   text = "";

@@ -10,7 +10,7 @@ import type { Shown } from "../shapes.ts";
 export function endOneshot({ engine, log }: RouteContext, { sandbox, details, first }: Shown): void {
   const isOver = details.mode === "oneshot" && first !== null && isTerminal(first.status);
   if (!isOver || sandbox.status === "stopping" || sandbox.status === "terminated") return;
-  // The caller's signal is not used: the deletion continues if the caller disconnects.
+  // The caller's signal is not used, so that the deletion continues if the caller disconnects.
   const { signal } = new AbortController();
   engine.sandboxes.remove(sandbox.id, { graceMs: 0, waitMs: 0, signal }).catch((error: unknown) => {
     log.warn({ sandbox: sandbox.id, err: error }, "failed to delete a one-shot sandbox");

@@ -96,7 +96,7 @@ const rowShape = ({ sandbox, status, details }: Shown, orgId: string) => ({
   projectId: details.projectId ?? null,
 });
 
-/** Deleted sandboxes are included only on request. */
+/** Returns the statuses of the sandboxes to list. Deleted sandboxes are listed only on request. */
 function statusesOf({ status, deletedOnly, live }: ListQuery): Status[] | undefined {
   if (deletedOnly || live === false) return ["terminated"];
   return status === "terminated" || status === "deleted" || status === "failed" ? [...STATUSES] : undefined;

@@ -83,14 +83,14 @@ export function fromLabels(labels: Labels): Tags {
 }
 
 function restOf(labels: Labels): Record<string, string> {
-  // If the text can't be parsed, another client has written these labels, and they are returned unchanged.
+  // If the text of these labels can't be parsed, another client has written them, and they are returned unchanged.
   const shown = Object.entries(labels).filter(([key]) => key.startsWith(REST));
   return joined<Record<string, string>>(labels, REST) ?? Object.fromEntries(shown);
 }
 
 /**
- * Joins the text that was split over the labels with that prefix, and parses it. Returns null if there is no such
- * label, or if the text can't be parsed because another client wrote these labels.
+ * Joins the text that was split over the labels with the given prefix, and parses it. Returns null if there is no such
+ * label, or if the text can't be parsed because another client wrote the labels.
  */
 function joined<Value extends object>(labels: Labels, prefix: string): Value | null {
   const { text } = textFromLabels(prefix, labels);
