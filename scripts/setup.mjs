@@ -5,6 +5,7 @@
  */
 import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
+import { endCommands } from "./setup/command.mjs";
 import { provideCriu } from "./setup/criu.mjs";
 import { installDependencies } from "./setup/dependencies.mjs";
 import { installHostPackages } from "./setup/host-packages.mjs";
@@ -21,6 +22,16 @@ const STEPS = {
   start: [installDependencies, installHostPackages, buildKeeper, provideCriu],
   test: [installDependencies, installHostPackages, buildKeeper, provideCriu],
 };
+
+/** The exit codes of a shell for a program that was ended by these signals. */
+const EXIT_CODES = { SIGINT: 130, SIGTERM: 143 };
+for (const [signal, code] of Object.entries(EXIT_CODES)) {
+  process.once(signal, async () => {
+    await endCommands();
+    process.stderr.write("\nSet-up stopped; 'npm start' continues it.\n");
+    process.exit(code);
+  });
+}
 
 try {
   const purpose = process.argv[2] ?? "start";

@@ -16,11 +16,11 @@ export const apt = (args, options = {}) =>
  * Installs packages. Returns null if all of them are installed afterwards, else apt's output. The package lists are
  * updated only if the first attempt fails.
  */
-export function aptInstall(packages) {
+export async function aptInstall(packages) {
   const install = () => apt(["install", "-y", "--no-install-recommends", ...packages]);
-  if (install().ok) return null;
-  const update = apt(["update"]);
+  if ((await install()).ok) return null;
+  const update = await apt(["update"]);
   if (!update.ok) return update.output;
-  const second = install();
+  const second = await install();
   return second.ok ? null : second.output;
 }

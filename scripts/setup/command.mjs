@@ -1,6 +1,7 @@
-import { spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
 import { accessSync, constants } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 
 /** System directories that may be missing from an ordinary user's PATH. */
 const SYSTEM = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -25,21 +26,63 @@ export function hasCommand(name) {
 }
 
 const COMMAND_DEADLINE_MS = 15 * 60_000;
+/** How long a command may take to end after SIGTERM, before it is killed. */
+const END_MS = 5_000;
+const OUTPUT_CHARS = 64 * 1024 * 1024;
 
-/** Runs a command for at most 15 minutes and captures its output, to explain a failure. */
+/** The processes of the commands that run, each the leader of a process group of its own. */
+const running = new Set();
+let isStopping = false;
+
+/**
+ * Runs a command for at most 15 minutes and captures its output, to explain a failure. The command gets a process group
+ * of its own, so that all its processes can be ended with it.
+ */
 export function run(command, args, options = {}) {
   const env = { ...process.env, PATH: systemPath(), ...options.env };
-  const { status, error, stdout, stderr } = spawnSync(command, args, {
-    cwd: options.cwd,
-    env,
-    encoding: "utf8",
-    stdio: ["ignore", "pipe", "pipe"],
-    timeout: COMMAND_DEADLINE_MS,
-    killSignal: "SIGKILL",
-    maxBuffer: 64 * 1024 * 1024,
+  return new Promise((resolve) => {
+    let output = "";
+    const add = (text) => {
+      if (output.length < OUTPUT_CHARS) output += text;
+    };
+    const stdio = ["ignore", "pipe", "pipe"];
+    const child = spawn(command, args, { cwd: options.cwd, env, stdio, detached: true });
+    running.add(child);
+    const deadline = setTimeout(() => {
+      add(`${command} did not end within 15 minutes\n`);
+      signalGroup(child, "SIGKILL");
+    }, COMMAND_DEADLINE_MS);
+    const end = (ok) => {
+      clearTimeout(deadline);
+      running.delete(child);
+      // A command that was stopped did not fail: its caller is not continued, and reports nothing.
+      if (!isStopping) resolve({ ok, output: output.trim() });
+    };
+    child.stdout.setEncoding("utf8").on("data", add);
+    child.stderr.setEncoding("utf8").on("data", add);
+    child.once("error", (error) => {
+      add(`${error.message}\n`);
+      end(false);
+    });
+    child.once("close", (code) => end(code === 0));
   });
-  return {
-    ok: status === 0,
-    output: `${stdout ?? ""}${stderr ?? ""}${error ? `${error.message}\n` : ""}`.trim(),
-  };
+}
+
+/** Ends all commands that run, with the processes that they started. Must be followed by the end of this process. */
+export async function endCommands() {
+  isStopping = true;
+  const all = [...running];
+  const ended = all.map((child) => new Promise((resolve) => child.once("exit", resolve)));
+  for (const child of all) signalGroup(child, "SIGTERM");
+  await Promise.race([Promise.all(ended), sleep(END_MS)]);
+  // Also kills processes that have outlived the command that started them.
+  for (const child of all) signalGroup(child, "SIGKILL");
+}
+
+function signalGroup({ pid }, signal) {
+  try {
+    if (pid !== undefined) process.kill(-pid, signal);
+  } catch {
+    // No process of the group is left.
+  }
 }

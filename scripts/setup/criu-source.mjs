@@ -61,37 +61,38 @@ function pickArchive(names) {
  * Returns the URL of the mirror from which this machine gets Debian's own packages; null if the distribution is not
  * Debian.
  */
-export function debianMirror() {
+export async function debianMirror() {
   const fields = ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"];
-  const mirror = () =>
-    pickMirror(run("apt-get", ["indextargets", "--format", "$(REPO_URI)", ...fields]).output);
-  const known = mirror();
+  const mirror = async () =>
+    pickMirror((await run("apt-get", ["indextargets", "--format", "$(REPO_URI)", ...fields])).output);
+  const known = await mirror();
   if (known !== null) return known;
-  return apt(["update"]).ok ? mirror() : null;
+  return (await apt(["update"])).ok ? mirror() : null;
 }
 
-export function installBuildPackages() {
+export async function installBuildPackages() {
   const tools = TOOLS.filter(({ command }) => !hasCommand(command)).map((tool) => tool.package);
-  const headers = HEADERS.filter((name) => !isInstalled(name));
+  const headers = [];
+  for (const name of HEADERS) if (!(await isInstalled(name))) headers.push(name);
   if (tools.length + headers.length === 0) return;
-  const failed = aptInstall([...tools, ...headers]);
+  const failed = await aptInstall([...tools, ...headers]);
   if (failed !== null) throw new SetupError(troubleIn(failed));
 }
 
-const isInstalled = (name) =>
-  /^Status: \S+ \S+ installed$/m.test(run("dpkg-query", ["--status", name]).output);
+const isInstalled = async (name) =>
+  /^Status: \S+ \S+ installed$/m.test((await run("dpkg-query", ["--status", name])).output);
 
 /**
  * Fetches CRIU's upstream source from another suite of the machine's own mirror, and returns the directory it was
  * unpacked to and its version. apt does the download with a separate configuration, so that the machine's lists and
  * sources stay unchanged. Debian signs the suite, its index contains the archive's checksum, and apt verifies both.
  */
-export function fetchSource(mirror, suite, directory) {
+export async function fetchSource(mirror, suite, directory) {
   const places = Object.fromEntries(
     ["parts", "lists", "cache", "fetched", "source"].map((name) => [name, join(directory, name)]),
   );
   for (const place of Object.values(places)) mkdirSync(place, { recursive: true, mode: 0o755 });
-  giveToApt(places.fetched);
+  await giveToApt(places.fetched);
   const list = join(directory, "sources.list");
   const signed = existsSync(KEYRING) ? `[signed-by=${KEYRING}] ` : "";
   writeFileSync(list, `deb-src ${signed}${mirror} ${suite} main\n`);
@@ -104,12 +105,12 @@ export function fetchSource(mirror, suite, directory) {
     "Acquire::http::Timeout=20",
     "Acquire::https::Timeout=20",
   ].flatMap((setting) => ["-o", setting]);
-  must(apt([...settings, "update"]));
-  must(apt([...settings, "source", "--download-only", "--tar-only", "criu"], { cwd: places.fetched }));
+  must(await apt([...settings, "update"]));
+  must(await apt([...settings, "source", "--download-only", "--tar-only", "criu"], { cwd: places.fetched }));
   const archive = pickArchive(readdirSync(places.fetched));
   if (archive === null) throw new SetupError(`apt fetched no source of CRIU from ${suite}`);
   const unpack = ["--extract", "--no-same-owner", "--strip-components=1", "--directory", places.source];
-  must(run("tar", [...unpack, "--file", join(places.fetched, archive.name)]));
+  must(await run("tar", [...unpack, "--file", join(places.fetched, archive.name)]));
   return { source: places.source, version: archive.version };
 }
 
@@ -117,16 +118,18 @@ export function fetchSource(mirror, suite, directory) {
  * Makes apt's unprivileged user the owner of the directory. Apt downloads as that user if the user may write there, and
  * as root otherwise.
  */
-function giveToApt(directory) {
-  const { ok, output } = run("id", ["--user", "_apt"]);
+async function giveToApt(directory) {
+  const { ok, output } = await run("id", ["--user", "_apt"]);
   if (ok) chownSync(directory, Number(output), 0);
 }
 
 /**
  * Builds CRIU. The build leaves out GnuTLS, which only migration between machines needs, and ignores compiler warnings.
  */
-export function compile(source) {
-  must(run("make", [`-j${availableParallelism()}`, "NO_GNUTLS=1", "WERROR=0", "criu"], { cwd: source }));
+export async function compile(source) {
+  must(
+    await run("make", [`-j${availableParallelism()}`, "NO_GNUTLS=1", "WERROR=0", "criu"], { cwd: source }),
+  );
   return join(source, "criu", "criu");
 }
 

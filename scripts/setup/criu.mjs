@@ -43,7 +43,7 @@ const LEFTOVER_MS = 2 * 3_600_000;
 export async function provideCriu(root, purpose) {
   try {
     const look = lookIn(root);
-    const found = look();
+    const found = await look();
     if (found.path !== undefined) return;
     await bring(look, found, purpose === "criu");
   } catch (error) {
@@ -62,8 +62,8 @@ function lookIn(root) {
   const script = `const { findCriu, criuCache } = await import(${JSON.stringify(module)});
     console.log(JSON.stringify({ cache: criuCache(), ...(await findCriu()) }));`;
   const node = join(root, "node_modules", ".bin", "node");
-  return (env = {}) => {
-    const { ok, output } = run(node, ["--input-type=module", "--eval", script], {
+  return async (env = {}) => {
+    const { ok, output } = await run(node, ["--input-type=module", "--eval", script], {
       env: { NODE_NO_WARNINGS: "1", ...env },
     });
     if (!ok) throw new SetupError(troubleIn(output));
@@ -76,7 +76,7 @@ async function bring(look, { cache, missing, fix }, isOrdered) {
   mkdirSync(cache, { recursive: true, mode: 0o755 });
   const releaseLock = await hold("criu", cache, "another set-up that builds CRIU");
   try {
-    if (look().path !== undefined) return;
+    if ((await look()).path !== undefined) return;
     const record = join(cache, "failed.json");
     const failure = readFailure(record);
     if (!isOrdered && isFresh(failure, Date.now(), release())) {
@@ -86,7 +86,7 @@ async function bring(look, { cache, missing, fix }, isOrdered) {
     }
     rmSync(record, { force: true });
     try {
-      install(look, cache, missing);
+      await install(look, cache, missing);
     } catch (error) {
       const failed = { recipe: RECIPE, kernel: release(), at: new Date().toISOString(), why: error.message };
       writeFileSync(record, JSON.stringify(failed), { mode: 0o600 });
@@ -111,28 +111,30 @@ function readFailure(file) {
   }
 }
 
-function install(look, cache, missing) {
-  const offered = offeredMajor(run("apt-cache", ["policy", "criu"]).output);
+async function install(look, cache, missing) {
+  const offered = offeredMajor((await run("apt-cache", ["policy", "criu"])).output);
   if (offered >= OLDEST_MAJOR) {
-    const failed = saying("installing from the distribution: criu (standby with memory)", () =>
+    const failed = await saying("installing from the distribution: criu (standby with memory)", () =>
       aptInstall(["criu"]),
     );
-    if (failed === null && look().path !== undefined) return;
+    if (failed === null && (await look()).path !== undefined) return;
   }
   say(`no CRIU works on this host (${missing})`);
-  saying("building CRIU for standby with memory, which takes a minute or two", () => buildAny(look, cache));
+  await saying("building CRIU for standby with memory, which takes a minute or two", () =>
+    buildAny(look, cache),
+  );
 }
 
-function buildAny(look, cache) {
-  const mirror = debianMirror();
+async function buildAny(look, cache) {
+  const mirror = await debianMirror();
   if (mirror === null)
     throw new SetupError("CRIU is built from Debian's sources, and this host's packages are not Debian's");
-  installBuildPackages();
+  await installBuildPackages();
   removeLeftovers(cache);
   const failures = [];
   for (const suite of SUITES) {
     try {
-      return build(look, cache, mirror, suite);
+      return await build(look, cache, mirror, suite);
     } catch (error) {
       failures.push(`from ${suite}: ${error.message}`);
     }
@@ -147,17 +149,17 @@ const offeredMajor = (policy) => Number(/^\s*Candidate: (?:\d+:)?(\d+)/m.exec(po
  * Builds CRIU and checks that the binary works. If it works, a single rename moves the build into the cache directory,
  * under its version.
  */
-function build(look, cache, mirror, suite) {
+async function build(look, cache, mirror, suite) {
   const directory = mkdtempSync(join(cache, "building-"));
   try {
     chmodSync(directory, 0o755);
-    const { source } = fetchSource(mirror, suite, directory);
+    const { source } = await fetchSource(mirror, suite, directory);
     const ready = join(directory, "ready");
     mkdirSync(ready, { mode: 0o755 });
     const binary = join(ready, "criu");
-    copyFileSync(compile(source), binary);
+    copyFileSync(await compile(source), binary);
     chmodSync(binary, 0o755);
-    const { version, missing } = look({ HOLDFAST_CRIU: binary });
+    const { version, missing } = await look({ HOLDFAST_CRIU: binary });
     if (version === undefined) throw new SetupError(missing);
     const place = join(cache, version);
     rmSync(place, { recursive: true, force: true });

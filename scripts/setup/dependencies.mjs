@@ -28,7 +28,7 @@ const stampFile = (root) => join(root, "node_modules", ".holdfast-setup");
  * Installs dependencies if the lock file or a package.json has changed since the last install. Refuses while a server
  * runs from this checkout.
  */
-export function installDependencies(root) {
+export async function installDependencies(root) {
   const wanted = dependencyStamp(root);
   if (readStamp(root) === wanted) return;
   const servers = runningServers(root);
@@ -38,7 +38,7 @@ export function installDependencies(root) {
     );
   }
   rmSync(stampFile(root), { force: true });
-  saying("installing dependencies (npm)", () => install(root));
+  await saying("installing dependencies (npm)", () => install(root));
   if (!existsSync(join(root, "node_modules", ".bin", "node"))) {
     throw new SetupError(
       "npm left no Node in node_modules/.bin: is the install script of the package 'node' allowed?",
@@ -47,8 +47,10 @@ export function installDependencies(root) {
   writeFileSync(stampFile(root), wanted);
 }
 
-function install(root) {
-  const { ok, output } = run("npm", ["ci", "--no-audit", "--no-fund", "--loglevel=error"], { cwd: root });
+async function install(root) {
+  const { ok, output } = await run("npm", ["ci", "--no-audit", "--no-fund", "--loglevel=error"], {
+    cwd: root,
+  });
   if (!ok) throw new SetupError(`"npm ci" failed:\n${output}`);
 }
 

@@ -3,7 +3,7 @@ import { aptInstall, canInstall } from "./apt.mjs";
 import { hasCommand, run } from "./command.mjs";
 import { SetupError, saying } from "./say.mjs";
 
-const hasStaticLibc = () => existsSync(run("gcc", ["-print-file-name=libc.a"]).output);
+const hasStaticLibc = async () => existsSync((await run("gcc", ["-print-file-name=libc.a"])).output);
 
 /** Packages that the host needs, by their Debian names. */
 const NEEDS = [
@@ -44,24 +44,26 @@ const TEST_NEEDS = [
 ];
 
 /** Returns the missing packages. A server needs one of the two runtimes; the tests use both. */
-function missingNeeds(purpose) {
+async function missingNeeds(purpose) {
   const runtimes = RUNTIMES.filter(({ met }) => !met());
   const enough = purpose !== "test" && runtimes.length < RUNTIMES.length;
   const needs = purpose === "test" ? [...NEEDS, ...TEST_NEEDS] : NEEDS;
-  return [...needs.filter(({ met }) => !met()), ...(enough ? [] : runtimes)];
+  const missing = [];
+  for (const need of needs) if (!(await need.met())) missing.push(need);
+  return [...missing, ...(enough ? [] : runtimes)];
 }
 
-export function installHostPackages(_root, purpose) {
+export async function installHostPackages(_root, purpose) {
   if (process.platform !== "linux")
     throw new SetupError("Holdfast needs Linux: it uses namespaces and cgroups");
-  const missing = missingNeeds(purpose);
+  const missing = await missingNeeds(purpose);
   if (missing.length === 0) return;
   const packages = missing.map((need) => need.package);
   const named = missing.map((need) => `${need.package} (${need.why})`).join(", ");
   const byHand = `missing on this host: ${named}. Install them; on Debian and its derivatives:\n  sudo apt-get install ${packages.join(" ")}`;
   if (!canInstall()) throw new SetupError(byHand);
-  const failed = saying(`installing from the distribution: ${named}`, () => aptInstall(packages));
+  const failed = await saying(`installing from the distribution: ${named}`, () => aptInstall(packages));
   if (failed !== null) throw new SetupError(`${failed}\n${byHand}`);
-  const still = missingNeeds(purpose).map((need) => need.package);
+  const still = (await missingNeeds(purpose)).map((need) => need.package);
   if (still.length > 0) throw new SetupError(`installed, but still not usable: ${still.join(", ")}`);
 }

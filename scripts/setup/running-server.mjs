@@ -2,13 +2,15 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
 /**
- * Returns the start time of a process (field 22 of /proc/PID/stat), which distinguishes this process from a later one
- * with the same pid. Null if there is no such process.
+ * Returns the start time of a running process (field 22 of /proc/PID/stat), which distinguishes this process from a
+ * later one with the same pid. Null if there is no such process, or only the entry of one that has ended (states Z, X
+ * and x).
  */
 function startTimeOf(pid) {
   try {
     const line = readFileSync(`/proc/${pid}/stat`, "utf8");
-    return line.slice(line.lastIndexOf(")") + 2).split(" ")[19] ?? null;
+    const fields = line.slice(line.lastIndexOf(")") + 2).split(" ");
+    return /^[ZXx]$/.test(fields[0]) ? null : (fields[19] ?? null);
   } catch {
     return null;
   }

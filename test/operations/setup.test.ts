@@ -1,10 +1,12 @@
 import { spawn } from "node:child_process";
+import { once } from "node:events";
 import {
   chmodSync,
   cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   writeFileSync,
@@ -20,6 +22,7 @@ const SCRIPTS = join(import.meta.dirname, "..", "..", "scripts");
 const NPM = `#!/bin/sh
 echo "$*" >> calls
 sleep 0.3
+if [ -e slow ]; then echo $$ > leader; sleep 60; fi
 if [ -e no-network ]; then echo "npm error network"; exit 1; fi
 mkdir -p node_modules/.bin && : > node_modules/.bin/node
 `;
@@ -43,9 +46,13 @@ function checkout() {
   return { root, write, npmCalls, setup: () => setup(root) };
 }
 
-async function setup(root: string): Promise<{ code: number; output: string }> {
+function startSetup(root: string) {
   const env = { ...process.env, PATH: `${join(root, "tools")}:/usr/bin:/bin` };
-  const child = spawn(process.execPath, [join(root, "scripts/setup.mjs"), "check"], { cwd: root, env });
+  return spawn(process.execPath, [join(root, "scripts/setup.mjs"), "check"], { cwd: root, env });
+}
+
+async function setup(root: string): Promise<{ code: number; output: string }> {
+  const child = startSetup(root);
   const exited = new Promise<number>((resolve) => child.once("close", (code) => resolve(code ?? -1)));
   const [code, output] = await Promise.all([exited, text(child.stderr)]);
   // How long a step took depends on the machine.
@@ -54,6 +61,20 @@ async function setup(root: string): Promise<{ code: number; output: string }> {
 
 const startTime = (pid: number) =>
   readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ")[19];
+
+/** The processes of a group that run. A process that has ended may still have an entry in /proc. */
+const runningIn = (group: number): string[] =>
+  readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        const [state, , itsGroup] =
+          readFileSync(`/proc/${pid}/stat`, "utf8").split(") ").at(-1)?.split(" ") ?? [];
+        return Number(itsGroup) === group && state !== "Z";
+      } catch {
+        return false;
+      }
+    });
 
 test("dependencies are installed once, and the next set-up is silent", async () => {
   const { setup, npmCalls } = checkout();
@@ -95,12 +116,52 @@ test("a server that has exited, or whose pid was reused, does not block the setu
   expect(npmCalls()).toHaveLength(1);
 });
 
+test("a server that has exited does not block the setup, although its parent has not reaped it", async () => {
+  const { setup, write } = checkout();
+  const parent = spawn("sh", ["-c", "sleep 60 & echo $!; exec sleep 60"], {
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  const pid = Number(String((await once(parent.stdout, "data"))[0]));
+  const readProc = (of: number | undefined, file: string) => readFileSync(`/proc/${of}/${file}`, "utf8");
+  // The shell would reap its child. The program that replaces it does not know of the child.
+  await expect.poll(() => readProc(parent.pid, "comm")).toBe("sleep\n");
+  process.kill(pid, "SIGKILL");
+  await expect.poll(() => readProc(pid, "stat")).toContain(") Z ");
+  write(".holdfast/server-1.json", { pid, startTime: startTime(pid) });
+  expect((await setup()).code).toBe(0);
+  parent.kill("SIGKILL");
+  await once(parent, "exit");
+});
+
 test("a running server does not block a setup with nothing to do", async () => {
   const { setup, write } = checkout();
   await setup();
   write(".holdfast/server-1.json", { pid: process.pid, startTime: startTime(process.pid) });
   expect(await setup()).toEqual({ code: 0, output: "" });
 });
+
+test.each([
+  ["SIGINT", 130],
+  ["SIGTERM", 143],
+] as const)(
+  "a set-up that is stopped by %s ends what it runs, says so, and can be repeated",
+  async (signal, code) => {
+    const { root, write } = checkout();
+    write("slow", "");
+    const child = startSetup(root);
+    const output = text(child.stderr);
+    await expect.poll(() => existsSync(join(root, "leader")), { timeout: 20_000 }).toBe(true);
+    const leader = Number(readFileSync(join(root, "leader"), "utf8"));
+    child.kill(signal);
+    expect(await once(child, "exit")).toEqual([code, null]);
+    expect(await output).toBe(
+      "setup: installing dependencies (npm)\n\nSet-up stopped; 'npm start' continues it.\n",
+    );
+    expect(runningIn(leader)).toEqual([]);
+    rmSync(join(root, "slow"));
+    expect((await setup(root)).code).toBe(0);
+  },
+);
 
 test("two set-ups at once install once", async () => {
   const { setup, npmCalls } = checkout();
