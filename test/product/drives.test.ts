@@ -1,6 +1,15 @@
 import { execFileSync } from "node:child_process";
-import { appendFileSync, existsSync, lstatSync, readdirSync, renameSync, rmSync } from "node:fs";
+import {
+  appendFileSync,
+  existsSync,
+  lstatSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+} from "node:fs";
 import { join } from "node:path";
+import { NUMBERS } from "@holdfast/contract";
 import type { Drive, Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from "vitest";
 import { memoryStandby } from "../support/server/memory-standby.ts";
@@ -412,5 +421,52 @@ describe("an entry that a sandbox's root plants in a drive", () => {
     await drive.files.remove("/x", { recursive: true }).catch(() => undefined);
     const after = lstatSync("/etc/shadow");
     expect([after.ino, after.mtimeMs, after.size]).toEqual([shadow.ino, shadow.mtimeMs, shadow.size]);
+  });
+});
+
+/** Returns the largest number of processes that served files of a directory at a time, until `isOver`. */
+async function mostJails(dir: string, isOver: () => boolean): Promise<number> {
+  let most = 0;
+  while (!isOver()) {
+    const pids = readdirSync("/proc").filter((name) => /^\d+$/.test(name));
+    const jails = pids.filter((pid) => {
+      const words = commandLine(pid);
+      return words.includes("jail") && words.some((word) => word.startsWith(dir));
+    });
+    most = Math.max(most, jails.length);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  return most;
+}
+
+function commandLine(pid: string): string[] {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
+  } catch {
+    return [];
+  }
+}
+
+describe("file calls of a drive", () => {
+  it("beyond the jails that run at a time wait, or are refused undone: none is lost", async () => {
+    const drive = await client.drives.create();
+    const content = Buffer.alloc(1_048_576, "x");
+    await drive.files.write("/big", content);
+    const read = async () => {
+      const answer = await server.fetch(`/v1/drives/${drive.id}/files?path=/big`);
+      if (answer.status === 200) return (await answer.arrayBuffer()).byteLength;
+      return errorOf(answer);
+    };
+    let isOver = false;
+    const most = mostJails(dirOf(drive), () => isOver);
+    const answers = await Promise.all(Array.from({ length: 200 }, read));
+    isOver = true;
+    const served = answers.filter((answer) => answer === content.length);
+    expect(served.length).toBeGreaterThanOrEqual(NUMBERS.jailsAtOnce);
+    for (const refused of answers.filter((answer) => answer !== content.length))
+      expect(refused).toMatchObject({ code: "too_many_file_calls", dispatched: "no", retryable: true });
+    // A jail consists of two processes, and a closed jail may still be ending while the next one starts.
+    expect(await most).toBeGreaterThan(0);
+    expect(await most).toBeLessThanOrEqual(NUMBERS.jailsAtOnce * 3);
   });
 });

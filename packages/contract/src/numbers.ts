@@ -131,6 +131,13 @@ export const NUMBERS = {
   fileCallsWaiting: 1_000,
   /** How long a file call may stay queued. */
   fileCallWaitMs: 20_000,
+  /**
+   * Maximum number of file calls of drives and of sandboxes in standby that run at a time. A separate pair of processes,
+   * a jail, serves each of these calls.
+   */
+  jailsAtOnce: 16,
+  /** Maximum number of file calls that wait for a jail. */
+  jailsWaiting: 256,
   /** Maximum number of searches in files that run at a time, each in its own thread. */
   searchesAtOnce: 4,
   /** Maximum number of queued searches in files. */

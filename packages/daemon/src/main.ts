@@ -102,6 +102,11 @@ export async function startServer(
     heartbeatMs: numbers.heartbeatMs,
     deadMs: numbers.linkDeadMs,
     ...(runtime === undefined ? {} : { runtime }),
+    jailLimits: {
+      atOnce: numbers.jailsAtOnce,
+      waiting: numbers.jailsWaiting,
+      waitMs: numbers.fileCallWaitMs,
+    },
   });
   taken.defer(() => driver.close());
   notePlace(stateDir, installation, log);

@@ -26,6 +26,7 @@ import {
 } from "./machine/host-facts.ts";
 import { readHostFiles, shownDirs } from "./machine/host-files.ts";
 import { settleIds } from "./machine/id-range.ts";
+import { type JailLimits, Jails } from "./machine/jails.ts";
 import { type Layout, layoutOf, makeLayout } from "./machine/layout.ts";
 import type { Machine } from "./machine/machine.ts";
 import { type RuntimeChoice, runtimeCandidates } from "./machine/runtime.ts";
@@ -57,6 +58,8 @@ export interface OciOptions {
   heartbeatMs?: number;
   /** Time of silence after which the server treats a link as lost. */
   deadMs?: number;
+  /** Limits on the jails that serve files of drives and of sandboxes in standby. Default: the contract's numbers. */
+  jailLimits?: JailLimits;
   log: Log;
   clock: Clock;
 }
@@ -111,6 +114,7 @@ export async function createOciDriver(options: OciOptions): Promise<OciMachine> 
     layout,
     cgroups,
     porter,
+    jails: new Jails(porter, clock, options.jailLimits),
     images,
     keeper,
     idBase,

@@ -5,6 +5,7 @@ export { clockOf, systemClock } from "./lib/clock.ts";
 export { invalidCursor } from "./lib/cursor.ts";
 export { raced } from "./lib/deadline.ts";
 export { systemIds } from "./lib/ids.ts";
+export { Semaphore } from "./lib/semaphore.ts";
 export { KeyedSerialQueue } from "./lib/serial-queue.ts";
 export { decide } from "./model/sandbox-machine.ts";
 export { judge } from "./model/status.ts";

@@ -14,7 +14,7 @@ export async function openFiles(
   id: SandboxId,
   signal: AbortSignal,
 ): Promise<{ files: FileAccess; close(): Promise<void> }> {
-  const { layout, images, porter, idBase, idCount } = machine;
+  const { layout, images, jails, idBase, idCount } = machine;
   const places = layout.sandbox(id);
   const order = readOrder(layout, id);
   if (order === null) throw new Error("the sandbox has no files");
@@ -22,9 +22,6 @@ export async function openFiles(
   const image = images.resolve(order.image, order.imageVersion);
   await mountRoot(machine, image, places, signal);
   const fromHost = image.hostDirs.map((dir) => dir.slice(1)).filter((name) => !name.includes("/"));
-  const jail = await porter.openJail(places.root, { idBase, idCount }, signal, [
-    ...ONLY_RUNNING,
-    ...fromHost,
-  ]);
-  return { files: jail, close: () => jail.close() };
+  const hidden = [...ONLY_RUNNING, ...fromHost];
+  return jails.open({ owner: id, root: places.root, idBase, idCount, hidden }, signal);
 }

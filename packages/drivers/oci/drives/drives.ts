@@ -102,9 +102,8 @@ export class OciDrives implements DriveDirectories {
   }
 
   async files(id: DriveId, signal: AbortSignal): Promise<{ files: FileAccess; close(): Promise<void> }> {
-    const { layout, porter, idBase, idCount } = this.#machine;
-    const jail = await porter.openJail(dataIn(layout.drive(id)), { idBase, idCount }, signal);
-    return { files: jail, close: () => jail.close() };
+    const { layout, jails, idBase, idCount } = this.#machine;
+    return jails.open({ owner: id, root: dataIn(layout.drive(id)), idBase, idCount }, signal);
   }
 
   /**

@@ -3,6 +3,7 @@ import type { Clock, ImageStore, Log } from "@holdfast/engine";
 import type { Porter } from "@holdfast/keeper";
 import type { Cgroups } from "../proc/cgroup.ts";
 import type { HostFacts } from "./host-facts.ts";
+import type { Jails } from "./jails.ts";
 import type { Layout } from "./layout.ts";
 
 /** A version of an image on disk, as a launch uses it. */
@@ -53,6 +54,7 @@ export interface Machine {
   readonly facts: HostFacts;
   readonly cgroups: Cgroups;
   readonly porter: Porter;
+  readonly jails: Jails;
   readonly images: ImagesOnDisk;
   readonly keeper: { readonly version: string; readonly dir: string };
   readonly idBase: number;

@@ -1,4 +1,4 @@
-import { causeOf, type FileChange, HoldfastError, isReservedPath } from "@holdfast/contract";
+import { causeOf, type FileChange, HoldfastError, isHoldfastError, isReservedPath } from "@holdfast/contract";
 import { releaseOnEnd } from "../lib/release-on-end.ts";
 import type { SandboxGate } from "../lifecycle/gate.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
@@ -93,6 +93,7 @@ export class SandboxFiles implements FileSource {
     );
     const { files, close } = await opening.catch((error: unknown) => {
       signal.throwIfAborted();
+      if (isHoldfastError(error)) throw error;
       log.warn(
         { sandbox: live.id, cause: causeOf(error) },
         "failed to open the disk of a sandbox in standby",

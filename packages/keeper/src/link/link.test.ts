@@ -216,6 +216,14 @@ class Meddler {
   }
 }
 
+test("a link that is lost before its greeting is answered has dispatched nothing", async () => {
+  const socketPath = join(keeper.directory, "gone.sock");
+  const gone = createServer((socket) => socket.once("data", () => socket.destroy())).listen(socketPath);
+  await once(gone, "listening");
+  await expect(keeper.connect({ socketPath })).rejects.toMatchObject({ name: "LinkLost", dispatched: "no" });
+  gone.close();
+});
+
 test("a keeper without supervision refuses to supervise, and lists nothing", async () => {
   const out = new Writer();
   const older = createServer((socket) => {

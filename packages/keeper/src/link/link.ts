@@ -63,7 +63,8 @@ export async function greet(channel: Channel, greeting: Greeting, signal: AbortS
     return welcome;
   } catch (error) {
     channel.close("the link was not greeted");
-    throw error;
+    // Nothing but the greeting was sent, so no request can have had an effect.
+    throw error instanceof LinkLost ? new LinkLost(error.message, "no") : error;
   }
 }
 

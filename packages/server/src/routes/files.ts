@@ -84,7 +84,10 @@ const OF_DRIVES: Home = {
   path: DrivePathQuery,
   // Drives have no standby, so `wake` does not apply.
   read: DrivePathQuery as typeof ReadQuery,
-  errors: errorsOf(["drive_not_found", "drive_deleting", "drive_degraded", "link_lost", "deadline"], []),
+  errors: errorsOf(
+    ["drive_not_found", "drive_deleting", "drive_degraded", "link_lost", "deadline", "too_many_file_calls"],
+    [],
+  ),
 };
 
 export function fileRoutes(app: App, context: RouteContext): void {
