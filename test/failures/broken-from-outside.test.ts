@@ -92,6 +92,7 @@ describe("a sandbox that is broken from outside", () => {
     ["files_gone", ["work"]],
     ["control_gone", ["control"]],
     ["journals_gone", ["control", "journals"]],
+    ["socket_gone", ["control", "keeper.sock"]],
   ])("is degraded, named as %s, when %j is removed, and can be deleted", async (code, names) => {
     await broken((box) => rmSync(place(box, ...names), { recursive: true }), {
       status: ["degraded"],

@@ -3,7 +3,7 @@ import { open } from "node:fs/promises";
 import { join } from "node:path";
 import { type Cause, DEFAULT_USER, type DriveId, HoldfastError, isDriveId } from "@holdfast/contract";
 import type { DriveDirectories, DriveObservation, FileAccess } from "@holdfast/engine";
-import { makeDisk, mountDisk } from "../files/disk.ts";
+import { diskBytes, makeDisk, mountDisk } from "../files/disk.ts";
 import { unmountAll } from "../files/unmount.ts";
 import type { DrivePlaces, Layout } from "../machine/layout.ts";
 import type { Machine } from "../machine/machine.ts";
@@ -157,9 +157,11 @@ function problemOf(places: DrivePlaces, note: DriveNote, mounts: readonly Mount[
     const state = diskMountOf(mounts, places);
     if (state === "missing")
       return { code: "drive_unmounted", message: "the drive's own file system is not mounted on the host" };
-    if (!existsSync(places.diskImage)) {
-      const message =
-        "the image file of the drive's own file system was removed or moved on the host; its files are lost once it is unmounted";
+    const image = lstatSync(places.diskImage, { throwIfNoEntry: false });
+    if (image?.size !== diskBytes(note.sizeMb)) {
+      const fate =
+        image === undefined ? "was removed or moved" : "no longer has its size and was overwritten or cut";
+      const message = `the image file of the drive's own file system ${fate} on the host; its files are lost once it is unmounted`;
       return { code: "drive_gone", message };
     }
     if (state === "failed")

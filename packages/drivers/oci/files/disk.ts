@@ -18,6 +18,9 @@ import { isGone } from "../proc/errno.ts";
 import { HELPER_MARK, helperMark } from "../proc/marked-processes.ts";
 
 const MB = 1_048_576;
+/** Size of the image file of a disk. */
+export const diskBytes = (diskMb: number): number => diskMb * MB;
+
 const MKFS_MS = 30_000;
 const COMPLAINT_BYTES = 2_000;
 
@@ -70,7 +73,7 @@ export async function makeDisk(
   if (missing !== null) throw new LaunchRefusal(`this host can't create a separate disk: ${missing}`);
   const draft = `${places.diskImage}.new`;
   writeFileSync(draft, "", { flag: "wx", mode: 0o600 });
-  truncateSync(draft, diskMb * MB);
+  truncateSync(draft, diskBytes(diskMb));
   await makeFileSystem(machine, { id, diskMb, image: draft }, signal);
   renameSync(draft, places.diskImage);
   mkdirSync(places.disk, { mode: 0o700 });

@@ -63,6 +63,18 @@ export const DIRECTORY_LOST: Cause = {
     "the directory of the sandbox was removed or moved on the host. A restart can't bring it back: put it back if it was moved.",
 };
 
+/**
+ * The keeper listens at this path, and creates its socket only when it starts. The open link keeps working without the
+ * socket. But connections to ports fail, and the next server can't open a link.
+ */
+const SOCKET_LOST: Cause = {
+  code: "socket_gone",
+  message:
+    "the socket of its keeper was removed, moved or replaced. Its ports and a later server can't reach the keeper; a restart creates the socket again.",
+};
+
+const isSocket = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true;
+
 /** Paths that are on the sandbox's own disk, if it has one. */
 const ON_DISK = new Set<Name>(["upper", "work", "control", "journals"]);
 
@@ -78,8 +90,15 @@ export function readWritePaths(places: SandboxPlaces): WritePaths {
     work: read("work"),
     control: read("control"),
     journals: read("journals"),
-    diskImage: read("diskImage"),
+    diskImage: readImage(places),
   };
+}
+
+/** Reads the identity and the size of the image file. A file that is cut keeps its identity, and loses its content. */
+function readImage({ diskImage }: SandboxPlaces): WritePaths["diskImage"] {
+  const found = lstatSync(diskImage, { bigint: true, throwIfNoEntry: false });
+  if (found === undefined) return null;
+  return { dev: String(found.dev), ino: String(found.ino), size: Number(found.size) };
 }
 
 /**
@@ -134,10 +153,17 @@ export function lostWritePaths(
     if (expected === null || (!isDiskUsable && ON_DISK.has(name))) return true;
     const { of, stat } = PATHS[name];
     const found = stat(of(places), { throwIfNoEntry: false });
-    if (found !== undefined && found.ino === Number(expected.ino) && found.dev === Number(expected.dev))
-      return true;
+    const isOther =
+      found === undefined || found.ino !== Number(expected.ino) || found.dev !== Number(expected.dev);
+    const hasOtherSize = "size" in expected && expected.size !== found?.size;
+    if (!isOther && !hasOtherSize) return true;
     const { code, what, consequence } = CODES[name];
-    const fate = found === undefined ? "was removed or moved" : "was replaced by another one";
+    const fate =
+      found === undefined
+        ? "was removed or moved"
+        : isOther
+          ? "was replaced by another one"
+          : "no longer has its size and was overwritten or cut";
     lost.push({ code, message: `${what} ${fate} on the host. ${consequence}.` });
     return false;
   };
@@ -145,10 +171,13 @@ export function lostWritePaths(
   // compared.
   if (check("upper")) check("work");
   check("diskImage");
-  if (launched.journals === null) check("control");
+  let hasControl = true;
+  if (launched.journals === null) hasControl = check("control");
   else if (!check("journals")) {
     const journals = lost.pop();
-    if (check("control") && journals !== undefined) lost.push(journals);
+    hasControl = check("control");
+    if (hasControl && journals !== undefined) lost.push(journals);
   }
+  if (hasControl && isDiskUsable && !isSocket(places.socket)) lost.push(SOCKET_LOST);
   return lost;
 }

@@ -50,7 +50,10 @@ export const writeOrder = (layout: Layout, order: OrderRecord): void =>
  * Identities of the paths that a running instance writes to: overlay layers, control directory, journals, disk image.
  * Null stands for a path that did not exist when the note was written.
  */
-export type WritePaths = Record<"upper" | "work" | "control" | "journals" | "diskImage", Identity | null>;
+export type WritePaths = Record<"upper" | "work" | "control" | "journals", Identity | null> & {
+  /** Notes of earlier versions lack the size of the image file. */
+  diskImage: (Identity & { size?: number }) | null;
+};
 
 /** Note of a started instance and its first process. */
 export interface InstanceNote extends ProcessIdentity {

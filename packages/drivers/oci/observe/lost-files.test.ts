@@ -1,6 +1,15 @@
 /** What an instance stands on is removed, moved or replaced on the host while it runs. */
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, readFileSync, renameSync, rmdirSync, rmSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import {
   DEFAULT_RESOURCES,
@@ -60,11 +69,12 @@ describe.each([
     [join("work", "work"), "files_gone"],
     ["control", "control_gone"],
     [join("control", "journals"), "journals_gone"],
+    [join("control", "keeper.sock"), "socket_gone"],
   ])("reports a removed %s as %s", async (name, code) => {
     await launch(diskMb);
     remove(file(name));
     expect((await codes())[0]).toBe(code);
-    expect((await problems())[0]?.message).toContain("was removed or moved on the host");
+    expect((await problems())[0]?.message).toContain("was removed");
   });
 
   test.each(["upper", "work", "control", join("control", "journals")])(
@@ -107,6 +117,26 @@ test("a restart brings lost journals back, and commands run again", async () => 
   expect(await codes()).toEqual([]);
   remove(place("control", "journals"));
   expect(await codes()).toEqual(["journals_gone"]);
+});
+
+test("a restart brings a lost socket back, and a file that is not a socket does not stand for it", async () => {
+  await launch();
+  remove(place("control", "keeper.sock"));
+  writeFileSync(place("control", "keeper.sock"), "");
+  expect(await codes()).toEqual(["socket_gone"]);
+  await machine.driver.stop(id, { graceMs: 0 }, soon());
+  const again = await machine.driver.launch(orderFor(id, { generation: 2, restart: true }), soon());
+  (await machine.driver.connect(again, soon())).close();
+  expect(await codes()).toEqual([]);
+});
+
+test("an image file of the sandbox's own disk that was cut is reported while the disk still works", async () => {
+  await launch(32);
+  truncateSync(place("disk.img"), 0);
+  expect(await problems()).toEqual([
+    { code: "disk_gone", message: expect.stringContaining("no longer has its size") },
+  ]);
+  truncateSync(place("disk.img"), 32 * 1_048_576);
 });
 
 test("a deleted image file of the sandbox's own disk is reported while the disk still works", async () => {
@@ -277,7 +307,10 @@ describe("the look for the files of a sandbox without an instance", () => {
   });
 });
 
-test("a drive whose image file was deleted is reported while its file system still works", async () => {
+test.each([
+  ["deleted", remove],
+  ["cut", (image: string) => truncateSync(image, 4_096)],
+])("a drive whose image file was %s is reported while its file system still works", async (_, damage) => {
   await launch();
   const driveId = newDriveId();
   const { drives } = machine.driver;
@@ -287,7 +320,7 @@ test("a drive whose image file was deleted is reported while its file system sti
     return seen?.seen === "present" ? seen.problem : seen;
   };
   expect(await problem()).toBeNull();
-  remove(join(machine.stateDir, "drives", driveId, "disk.img"));
+  damage(join(machine.stateDir, "drives", driveId, "disk.img"));
   expect(await problem()).toMatchObject({
     code: "drive_gone",
     message: expect.stringContaining("image file"),

@@ -131,7 +131,7 @@ export const paused: Rule = {
 
 const NOT_SERVING = new Set([
   ...["proof_failed", "unproven", "observation_unknown", "lease_lost", "disk_failed"],
-  ...["cgroup_gone", "journals_gone"],
+  ...["cgroup_gone", "journals_gone", "socket_gone"],
 ]);
 
 export const filesGone: Rule = {

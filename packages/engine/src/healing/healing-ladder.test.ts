@@ -43,6 +43,7 @@ describe("the ladder", () => {
     ["disk_failed", ["restart"]],
     ["cgroup_gone", ["restart"]],
     ["journals_gone", ["restart"]],
+    ["socket_gone", ["restart"]],
   ])("takes the steps for %s from the gentlest to the last", (code, steps) => {
     const { done } = live(times(100, down(code)));
     expect(done.slice(0, steps.length)).toEqual(steps);

@@ -60,6 +60,7 @@ const LADDERS: Readonly<Record<string, readonly Step[]>> = {
   instance_replaced: ["restart"],
   cgroup_gone: ["restart"],
   journals_gone: ["restart"],
+  socket_gone: ["restart"],
   link_down: ["relink", "thaw", "restart"],
   keeper_silent: ["relink", "thaw", "restart"],
   proof_failed: ["relink", "thaw", "restart"],
