@@ -1,6 +1,14 @@
 import { execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readdirSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -343,6 +351,64 @@ describe("a state directory that was copied with cp", () => {
       other.close();
     },
   );
+});
+
+describe("a copy by hand that was put back in place, file by file", () => {
+  it("is refused with the command that restores it, and everything comes back", async () => {
+    const dir = join(root, "by-hand");
+    await using own = await TestServer.start({}, { dir });
+    const holder = own.client();
+    const drive = await holder.drives.create({ name: "data" });
+    const boxes = [
+      await holder.sandboxes.create({ name: "one", mounts: [{ drive: drive.name, path: "/work" }] }),
+      await holder.sandboxes.create({ name: "two" }),
+    ] as const;
+    await outputOf(boxes[0], "echo here > /work/file");
+    for (const box of boxes) await outputOf(box, "echo mine > /home/user/file");
+    for (const box of boxes) await box.standby();
+    await own.kill("SIGTERM");
+    const away = `${dir}.away`;
+    // The originals are moved, and not removed, so that this test can clean up.
+    await run("sh", [
+      "-ec",
+      `cp -a ${dir} ${dir}.bak; mkdir ${away} ${away}/sandboxes ${away}/drives
+       for each in sandboxes drives; do mv ${dir}/$each/* ${away}/$each; done; cp -a ${dir}.bak/. ${dir}/`,
+    ]);
+    await expect(TestServer.start({}, { dir })).rejects.toThrow(
+      /were replaced by copies[\s\S]*holdfast restore/,
+    );
+    const target = `${dir}-restored`;
+    await holdfast(own, "restore", dir, target);
+    await using restored = await TestServer.start({}, { dir: target });
+    const other = restored.client();
+    expect(await outputOf(await other.sandboxes.get("one"), "cat /work/file /home/user/file")).toBe(
+      "here\nmine\n",
+    );
+    expect(await outputOf(await other.sandboxes.get("two"), "cat /home/user/file")).toBe("mine\n");
+    other.close();
+    await run("sh", [
+      "-ec",
+      `for each in sandboxes drives; do rm -r ${dir}/$each/*; mv ${away}/$each/* ${dir}/$each; done`,
+    ]);
+    await own.start();
+    holder.close();
+  }, 100_000);
+});
+
+describe("a backup or restore of something else", () => {
+  it("creates no directory if the source is not a backup", async () => {
+    const [nothing, target] = [mkdtempSync(join(root, "nothing-")), join(root, "from-nothing")];
+    await expect(holdfast(original, "restore", nothing, target)).rejects.toThrow(/is not a backup/);
+    expect(existsSync(target)).toBe(false);
+    expect(readdirSync(nothing)).toEqual([]);
+  });
+
+  it("is refused if the target leads into the state directory, also by a link", async () => {
+    const link = join(root, "link");
+    symlinkSync(original.dir, link);
+    for (const target of [join(link, "backup"), join(link, "not", "yet", "backup")])
+      await expect(holdfast(original, "backup", target)).rejects.toThrow(/must be outside/);
+  });
 });
 
 describe("a sandbox or drive in one file", () => {

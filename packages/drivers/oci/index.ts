@@ -6,6 +6,7 @@ export { findCriu } from "./checkpoint/find-criu.ts";
 export { checkHost, type HostCheck } from "./doctor.ts";
 export { OciDriver } from "./driver.ts";
 export type { HostFacts, RuntimeFacts } from "./machine/host-facts.ts";
+export { copiedDirectories, mountedElsewhere, notePlaces } from "./machine/place-notes.ts";
 export type { RuntimeChoice } from "./machine/runtime.ts";
 export { checkStateDir, createOciDriver, type OciMachine, type OciOptions } from "./open-driver.ts";
 export { freezeAll } from "./stop/freeze-all.ts";

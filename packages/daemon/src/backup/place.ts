@@ -2,6 +2,7 @@ import { existsSync, readFileSync, renameSync, statSync, writeFileSync } from "n
 import { createServer, type Server } from "node:net";
 import { join } from "node:path";
 import type { InstallationId } from "@holdfast/contract";
+import { copiedDirectories, mountedElsewhere, notePlaces } from "@holdfast/drivers/oci";
 import { StartFailure } from "../start-failure.ts";
 import { MANIFEST_FILE } from "./backup-manifest.ts";
 
@@ -36,8 +37,9 @@ function readPlace(stateDir: string): Place | null {
   }
 }
 
-/** Records this state directory as the place of the installation. */
+/** Records this state directory as the place of the installation, and the directories in it as their own. */
 export function recordPlace(stateDir: string, installation: InstallationId): void {
+  notePlaces(stateDir);
   const place = placeOf(stateDir);
   const known = readPlace(stateDir);
   if (place === null) return;
@@ -67,6 +69,32 @@ export function copiedFrom(stateDir: string): string | null {
 }
 
 /**
+ * Whether a copy was put into the directories of sandboxes and drives: the directory `sandboxes` is the one that was
+ * recorded, but several directories in it, or all of them, are copies. A single one may have been replaced on purpose.
+ */
+export function hasCopiedParts(stateDir: string): boolean {
+  const { noted, copied } = copiedDirectories(stateDir);
+  return copied.length > 1 || (copied.length === 1 && noted === 1);
+}
+
+/** Whether the directory has no note of its place, because an earlier version of Holdfast made or copied it. */
+export const isUnplaced = (stateDir: string): boolean => readPlace(stateDir) === null;
+
+/**
+ * Refuses to start a server in a copy that has no note of its place while sandboxes of the original run on this host.
+ * Their marker is the same, so the server would take them for its own, and end them.
+ */
+export function requireNoOriginal(stateDir: string, installation: InstallationId): void {
+  if (!isUnplaced(stateDir)) return;
+  const mount = mountedElsewhere(stateDir, installation);
+  if (mount === null) return;
+  throw new StartFailure(
+    `${stateDir} is a copy: a sandbox of its original is mounted at ${mount}, and both have the same identity.`,
+    `Give the copy an identity of its own: 'holdfast restore ${stateDir} NEWDIR', then set HOLDFAST_DIR to NEWDIR.`,
+  );
+}
+
+/**
  * Refuses to start a server in a directory that is a backup, an unfinished restore or a copy. A copy has the identity
  * of its original, so a server on the copy would stop the original's sandboxes. The copy's own sandboxes would not
  * start, because the kernel ties their files to inodes that a copy does not have.
@@ -82,12 +110,19 @@ export function requireOwnPlace(stateDir: string): void {
       `${stateDir} is the target of a restore that did not finish.`,
       "Run the same 'holdfast restore' again: it begins from the start. The backup is unchanged.",
     );
-  const original = copiedFrom(stateDir);
-  if (original === null) return;
   const aside = `${stateDir}.copy`;
+  const fromAside = `Move it aside and restore from it: 'mv ${stateDir} ${aside}', then 'holdfast restore ${aside} ${stateDir}'.`;
+  const original = copiedFrom(stateDir);
+  if (original === null) {
+    if (!hasCopiedParts(stateDir)) return;
+    throw new StartFailure(
+      `The files of sandboxes or drives in ${stateDir} were replaced by copies, which can't be used in their place.`,
+      fromAside,
+    );
+  }
   const fix =
     original === stateDir
-      ? `Move it aside and restore from it: 'mv ${stateDir} ${aside}', then 'holdfast restore ${aside} ${stateDir}'.`
+      ? fromAside
       : `Give the copy an identity of its own: 'holdfast restore ${stateDir} NEWDIR', then set HOLDFAST_DIR to NEWDIR.`;
   throw new StartFailure(
     `${stateDir} is a copy of the state directory ${original}: its files were copied, and it has the original's identity.`,

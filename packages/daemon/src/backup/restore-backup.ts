@@ -12,7 +12,7 @@ import {
 } from "@holdfast/store";
 import { StartFailure } from "../start-failure.ts";
 import { MANIFEST_FILE, readManifest, writeDurably } from "./backup-manifest.ts";
-import { copiedFrom, RESTORING_FILE, recordPlace } from "./place.ts";
+import { copiedFrom, hasCopiedParts, isUnplaced, RESTORING_FILE, recordPlace } from "./place.ts";
 import { restoredRecord } from "./restored-record.ts";
 
 type RestoredState = "with memory" | "cold" | "failed" | "not restored";
@@ -46,30 +46,45 @@ export async function restoreBackup(
   signal: AbortSignal,
 ): Promise<Restored> {
   if (!existsSync(from)) throw new StartFailure(`${from} does not exist.`, "Name the directory of a backup.");
-  const target = prepareTarget(from, to);
-  const hold = holdStateDirectory(target);
-  // A backup has no lock. If the source is a copied state directory, its lock is taken, because a server might use the
-  // directory.
+  if (!existsSync(join(from, MANIFEST_FILE)) && !existsSync(join(from, DATABASE))) throw notBackup(from);
+  const target = resolve(to);
+  requireTarget(target, from);
+  // A backup has no lock. A copied state directory has one, which another server might hold.
   const sourceHold = existsSync(join(from, MANIFEST_FILE)) ? null : holdStateDirectory(from);
   try {
     const source = await openSource(from, clock);
-    const installation = newInstallationId();
-    await clearTarget(target);
-    writeDurably(join(target, RESTORING_FILE), `${JSON.stringify({ from: source.directory })}\n`);
-    const copier = new StateCopier({
-      from: { stateDir: source.directory, installation: source.installation },
-      to: { stateDir: target, installation },
-      isSourceIdle: true,
-      target: "state",
-    });
+    // The target is created only now, so that a restore of something else leaves nothing behind.
+    mkdirSync(target, { recursive: true, mode: 0o700 });
+    const hold = holdStateDirectory(target);
     try {
-      return await fill({ source, target, installation, copier, clock }, print, signal);
+      requireTarget(target, from);
+      return await fillTarget({ source, target, clock }, print, signal);
     } finally {
-      copier.close();
+      hold.release();
     }
   } finally {
     sourceHold?.release();
-    hold.release();
+  }
+}
+
+async function fillTarget(
+  { source, target, clock }: Pick<Filling, "source" | "target" | "clock">,
+  print: (line: string) => void,
+  signal: AbortSignal,
+): Promise<Restored> {
+  const installation = newInstallationId();
+  await clearTarget(target);
+  writeDurably(join(target, RESTORING_FILE), `${JSON.stringify({ from: source.directory })}\n`);
+  const copier = new StateCopier({
+    from: { stateDir: source.directory, installation: source.installation },
+    to: { stateDir: target, installation },
+    isSourceIdle: true,
+    target: "state",
+  });
+  try {
+    return await fill({ source, target, installation, copier, clock }, print, signal);
+  } finally {
+    copier.close();
   }
 }
 
@@ -234,17 +249,13 @@ async function openSource(from: string, clock: Clock): Promise<Source> {
   const directory = realpathSync(from);
   const manifest = await readManifest(directory);
   if (manifest !== null) return { directory, installation: manifest.installation, takenAt: manifest.takenAt };
-  if (!existsSync(join(directory, DATABASE)))
-    throw new StartFailure(
-      `${from} is not a backup.`,
-      `A complete backup contains ${MANIFEST_FILE}. If a backup was interrupted, remove the directory and take it again.`,
-    );
+  if (!existsSync(join(directory, DATABASE))) throw notBackup(from);
   if (existsSync(join(directory, RESTORING_FILE)))
     throw new StartFailure(
       `${from} is the target of a restore that did not finish.`,
       "Restore from the backup itself.",
     );
-  if (existsSync(join(directory, "place.json")) && copiedFrom(directory) === null)
+  if (!isUnplaced(directory) && copiedFrom(directory) === null && !hasCopiedParts(directory))
     throw new StartFailure(
       `${from} is an installation, and not a backup or a copy of one.`,
       `Take a backup of it: 'HOLDFAST_DIR=${from} holdfast backup DIR', and restore that.`,
@@ -260,23 +271,24 @@ async function openSource(from: string, clock: Clock): Promise<Source> {
   return { directory, installation, takenAt: clock.now() };
 }
 
-/**
- * Returns the path of the target, after checking that the restore may write to it. Nothing in the target is changed
- * before this check.
- */
-function prepareTarget(from: string, to: string): string {
-  const target = resolve(to);
+const notBackup = (from: string): StartFailure =>
+  new StartFailure(
+    `${from} is not a backup.`,
+    `A complete backup contains ${MANIFEST_FILE}. If a backup was interrupted, remove the directory and take it again.`,
+  );
+
+/** Checks that the restore may write to the target. Changes nothing. */
+function requireTarget(target: string, from: string): void {
   checkStateDir(target);
   if (`${target}/`.startsWith(`${resolve(from)}/`))
     throw new StartFailure(
       "The target of a restore must be outside its source.",
       "Choose another directory.",
     );
-  mkdirSync(target, { recursive: true, mode: 0o700 });
-  const names = readdirSync(target);
-  if (names.length === 0 || names.includes(RESTORING_FILE) || names.every(isLock)) return target;
+  const names = existsSync(target) ? readdirSync(target) : [];
+  if (names.length === 0 || names.includes(RESTORING_FILE) || names.every(isLock)) return;
   throw new StartFailure(
-    `${to} is not empty: a restore never overwrites anything.`,
+    `${target} is not empty: a restore never overwrites anything.`,
     "Choose a directory that does not exist. To replace an installation, stop its server and move its directory aside first.",
   );
 }

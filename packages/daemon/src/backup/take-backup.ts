@@ -1,5 +1,5 @@
 import { existsSync, mkdirSync, readdirSync, realpathSync } from "node:fs";
-import { isAbsolute, join, resolve } from "node:path";
+import { basename, dirname, isAbsolute, join, resolve } from "node:path";
 import { type DriveId, HoldfastError, type SandboxId } from "@holdfast/contract";
 import { checkStateDir, StateCopier } from "@holdfast/drivers/oci";
 import type { Clock, EngineApi, Log, SandboxRecord } from "@holdfast/engine";
@@ -41,11 +41,17 @@ export function requireBackupDirectory(directory: string, stateDir: string): str
   if (existsSync(path) && readdirSync(path).length > 0)
     throw refusal("The directory of a backup must be empty or not exist yet.");
   const state = realpathSync(stateDir);
-  const parent = existsSync(path) ? realpathSync(path) : path;
-  if (`${parent}/`.startsWith(`${state}/`))
+  if (`${realPathOf(path)}/`.startsWith(`${state}/`))
     throw refusal("The directory of a backup must be outside the server's state directory.");
   checkStateDir(path);
   return path;
+}
+
+/** Resolves the symbolic links of a path, of which the last directories may not exist yet. */
+function realPathOf(path: string): string {
+  const above = dirname(path);
+  if (existsSync(path) || above === path) return realpathSync(path);
+  return join(realPathOf(above), basename(path));
 }
 
 /**

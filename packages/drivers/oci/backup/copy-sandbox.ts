@@ -7,6 +7,7 @@ import { type DiskMaker, mountDisk } from "../files/disk.ts";
 import { makeOwned, makePlace, writtenIn } from "../files/sandbox-files.ts";
 import { unmountAll } from "../files/unmount.ts";
 import { type Layout, PASSABLE_BY_GROUP, type SandboxPlaces } from "../machine/layout.ts";
+import { readRecord, withPlace, writeRecord } from "../machine/sandbox-notes.ts";
 import { copyTrees } from "./copy-trees.ts";
 
 /** The parts of a machine that are needed to copy state. */
@@ -120,6 +121,8 @@ function makeTarget({ idBase }: Copier, source: SandboxPlaces, target: SandboxPl
     [join(source.bundle, config), join(target.bundle, config)],
   ] as const;
   for (const [note, copy] of notes) if (existsSync(note)) copyFileSync(note, copy);
+  const order = readRecord(target.order);
+  if (typeof order === "object" && order !== null) writeRecord(target.order, withPlace(target.dir, order));
 }
 
 async function copyCheckpoint(

@@ -7,7 +7,7 @@ import { diskBytes, makeDisk, mountDisk } from "../files/disk.ts";
 import { unmountAll } from "../files/unmount.ts";
 import type { DrivePlaces, Layout } from "../machine/layout.ts";
 import type { Machine } from "../machine/machine.ts";
-import { readRecord, writeRecord } from "../machine/sandbox-notes.ts";
+import { readRecord, withPlace, writeRecord } from "../machine/sandbox-notes.ts";
 import { isDiskFull, LaunchRefusal } from "../machine/step-errors.ts";
 import { errnoOf, isGone } from "../proc/errno.ts";
 import { loopsIn } from "../proc/loop-devices.ts";
@@ -131,8 +131,8 @@ export class OciDrives implements DriveDirectories {
 export const dataIn = ({ dir, disk }: DrivePlaces): string => join(existsSync(disk) ? disk : dir, "data");
 
 /** Writes the note of a drive whose directory is complete. */
-export const writeNote = ({ note }: DrivePlaces, sizeMb: number | null, ino: bigint): void =>
-  writeRecord(note, { sizeMb, ino: String(ino) } satisfies DriveNote);
+export const writeNote = ({ dir, note }: DrivePlaces, sizeMb: number | null, ino: bigint): void =>
+  writeRecord(note, withPlace(dir, { sizeMb, ino: String(ino) } satisfies DriveNote));
 
 export function readNote({ note }: Pick<DrivePlaces, "note">): DriveNote | null {
   const record = readRecord(note) as Partial<DriveNote> | null | "unreadable";

@@ -86,8 +86,11 @@ export interface Layout {
   drive(id: DriveId): DrivePlaces;
 }
 
+/** The beginning of all markers of an installation. */
+export const markersOf = (installation: InstallationId): string => `holdfast-${installation}-`;
+
 export const markerOf = (installation: InstallationId, id: SandboxId | DriveId): string =>
-  `holdfast-${installation}-${id}`;
+  `${markersOf(installation)}${id}`;
 
 export const factsFile = (stateDir: string): string => join(stateDir, "oci-facts.json");
 

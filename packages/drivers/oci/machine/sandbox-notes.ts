@@ -7,6 +7,7 @@ import type { RuntimeFacts } from "./host-facts.ts";
 import type { ProcessIdentity } from "./instance-identity.ts";
 import type { Layout } from "./layout.ts";
 import { type Manifest, readManifest } from "./manifest.ts";
+import { type Place, placeOf } from "./place.ts";
 
 /**
  * Creation note: what a sandbox was created from. The driver stores this and other notes next to the sandbox's files,
@@ -19,6 +20,8 @@ interface OrderRecord {
   image: string;
   imageVersion: string;
   keeperVersion: string;
+  /** The sandbox's directory. `writeOrder` adds it. */
+  place?: Place;
 }
 
 /** A creation note as read from disk. Another version of Holdfast may have written it without the optional fields. */
@@ -43,8 +46,16 @@ export interface StandbyRecord {
   failure: string | null;
 }
 
-export const writeOrder = (layout: Layout, order: OrderRecord): void =>
-  writeRecord(layout.sandbox(order.sandboxId).order, order);
+export function writeOrder(layout: Layout, order: OrderRecord): void {
+  const { dir, order: file } = layout.sandbox(order.sandboxId);
+  writeRecord(file, withPlace(dir, order));
+}
+
+/** Returns the note with the place of the directory that it describes, so that a copy of the directory is recognised. */
+export function withPlace<Note extends object>(dir: string, note: Note): Note & { place?: Place } {
+  const place = placeOf(dir);
+  return place === null ? note : { ...note, place };
+}
 
 /**
  * Identities of the paths that a running instance writes to: overlay layers, control directory, journals, disk image.

@@ -6,6 +6,7 @@ import type { Origin, SandboxRecord } from "../ports/records.ts";
 import { queuedSandbox } from "../testing/samples.ts";
 import { destroysFiles, forkSource, hasServed } from "./sandbox-facts.ts";
 import { decide, type Input } from "./sandbox-machine.ts";
+import { KEPT_FOR_GOOD } from "./transitions-failure.ts";
 
 const id = newSandboxId();
 const cause: Cause = { code: "test", message: "because" };
@@ -42,6 +43,25 @@ describe("the sandbox machine", () => {
       after(launch, { type: "launched", generation: 2, instance: instance(2), pid: 4 }, proven).phase.name,
     ).toBe("launching");
     expect(after(launch, launched, proven).phase.name).toBe("running");
+  });
+
+  it("keeps the files of a sandbox for good if a person may have copied them into their place", () => {
+    const because = (code: string): Cause => ({
+      code: "wake_failed",
+      message: "no",
+      cause: { code, message: "no" },
+    });
+    const keptFor = (code: string) => {
+      const { phase } = after(launch, launched, proven, {
+        type: "given_up",
+        generation: 1,
+        cause: because(code),
+      });
+      return phase.name === "failed" ? phase.keptUntil : null;
+    };
+    expect(keptFor("died")).toBe(3 + NUMBERS.failedKeptMs);
+    for (const code of ["restore_root", "launch_root", "drive_replaced"])
+      expect(keptFor(code), code).toBe(KEPT_FOR_GOOD);
   });
 
   it("limits restarts even if healing takes as long as it can each time", () => {

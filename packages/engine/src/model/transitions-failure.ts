@@ -26,10 +26,19 @@ export function loseMemory(record: SandboxRecord, cause: Cause, now: number, set
 const EXPIRED: Cause = { code: "expired", message: "The sandbox reached the end of its TTL." };
 
 /**
- * The end of the retention of a failed sandbox that came from a backup. It lies so far ahead that only a request
+ * The end of the retention of a failed sandbox that came from a backup, or whose files a person copied. It lies so far ahead that only a request
  * removes the sandbox.
  */
 export const KEPT_FOR_GOOD = Date.UTC(9999, 0, 1);
+
+/**
+ * Causes that files produce which a person copied into their place: the kernel does not mount them, or the driver does
+ * not know the drive's directory again. The files are complete, and may be the only copy.
+ */
+const COPIED_FILES: ReadonlySet<string> = new Set(["restore_root", "launch_root", "drive_replaced"]);
+
+const mayBeCopied = (cause: Cause): boolean =>
+  COPIED_FILES.has(cause.code) || (cause.cause !== undefined && mayBeCopied(cause.cause));
 
 /** Adds to the cause that the restart limit prevented a cold start. */
 function usedUp({ spec, restarts }: SandboxRecord, cause: Cause, { restartWindowMs }: Settings): Cause {
@@ -99,11 +108,11 @@ export function fail(
     now,
     settings,
   );
-  const isRestored = record.restarts?.restoredAt !== undefined;
+  const isKept = record.restarts?.restoredAt !== undefined || (record.nameHeld && mayBeCopied(cause));
   const phase: PhaseState = {
     name: "failed",
     cause,
-    keptUntil: isRestored ? KEPT_FOR_GOOD : now + settings.failedKeptMs,
+    keptUntil: isKept ? KEPT_FOR_GOOD : now + settings.failedKeptMs,
   };
   const next = { ...enter(record, phase, now), lease: lease ?? record.lease, endedAt: now };
   return { ...outcome(next, now, [["sandbox.failed", cause.message, { cause }]]), counters: { failed: 1 } };
