@@ -5,6 +5,7 @@ import { createLogger } from "@holdfast/server";
 import { restoreBackup } from "./backup/restore-backup.ts";
 import { readConfig } from "./config.ts";
 import { startServer } from "./main.ts";
+import { printResult } from "./print-result.ts";
 import { explain, StartFailure } from "./start-failure.ts";
 
 const HOW_OFTEN_MS = 500;
@@ -34,7 +35,7 @@ async function backUp(directory: string): Promise<void> {
   } finally {
     await server.close();
   }
-  process.stdout.write(`${JSON.stringify(backup)}\n`);
+  await printResult(backup);
   if (backup.state === "failed") process.exitCode = 1;
 }
 
@@ -47,7 +48,7 @@ async function restore(from: string, to: string): Promise<void> {
     );
   const print = (line: string) => process.stderr.write(`${line}\n`);
   const restored = await restoreBackup({ from, to, clock: systemClock }, print, ended.signal);
-  process.stdout.write(`${JSON.stringify({ directory: to, ...restored })}\n`);
+  await printResult({ directory: to, ...restored });
 }
 
 if (import.meta.main) {
