@@ -40,7 +40,7 @@ it("a program that takes the port of a stopped or killed server receives no key 
 
     const { requests } = await impostorAt(Number(before.port));
     await expect(holdfast("ls")).rejects.toMatchObject({
-      stderr: expect.stringContaining("cannot be reached"),
+      stderr: expect.stringContaining("is not running"),
     });
     await expect(holdfast("exec", box.id, "--", "true")).rejects.toMatchObject({ stdout: "" });
 

@@ -1,3 +1,5 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -80,6 +82,22 @@ test("announcements of killed servers are removed, and those of running servers 
   const kept = ["other.json", `server-${pids.running}.json`, `server-${process.pid}.json`];
   expect((await readdir(scripts)).sort()).toEqual(kept.sort());
   announcement.withdraw();
+});
+
+test("a process that ended has no start time, although its parent has not reaped it", async () => {
+  const parent = spawn("sh", ["-c", "sleep 60 & echo $!; exec sleep 60"], {
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  const [line] = (await once(parent.stdout, "data")) as [Buffer];
+  const pid = Number(String(line));
+  const readProc = (of: number | undefined, file: string) => readFile(`/proc/${of}/${file}`, "utf8");
+  // The shell would reap its child. The program that replaces it does not know of the child.
+  await expect.poll(() => readProc(parent.pid, "comm")).toBe("sleep\n");
+  process.kill(pid, "SIGKILL");
+  await expect.poll(() => readProc(pid, "stat")).toContain(") Z ");
+  expect(startTimeOf(pid)).toBeNull();
+  parent.kill("SIGKILL");
+  await once(parent, "exit");
 });
 
 test("the start time comes from the kernel", async () => {

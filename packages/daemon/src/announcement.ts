@@ -128,13 +128,14 @@ function read(file: string): { pid?: unknown; startTime?: unknown } | null {
 }
 
 /**
- * Returns the start time of a process, in clock ticks since boot; null if there is no such process. The start time is
- * field 22 of the process's stat file, and is counted from after the command name, which may contain spaces.
+ * Returns the start time of a running process in clock ticks since boot (field 22 of its stat file, counted from after
+ * the command name). Null if there is no such process, or only the entry of one that has ended (states Z, X and x).
  */
 export function startTimeOf(pid: number): string | null {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-    return stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19] ?? null;
+    const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+    return /^[ZXx]$/.test(fields[0] ?? "") ? null : (fields[19] ?? null);
   } catch {
     return null;
   }

@@ -117,11 +117,36 @@ describe("the server", () => {
   });
 });
 
-it("a machine without a state directory says so, and how to name a server", () => {
-  const nowhere = { HOLDFAST_DIR: join(directory, "none") };
-  const found = discover({}, nowhere);
-  expect(found).toMatchObject({ url: "http://127.0.0.1:4750", apiKey: undefined, absent: undefined });
-  expect(found.problem).toContain("HOLDFAST_API_KEY");
+it("a server whose process ended is absent, although its parent has not reaped it", async () => {
+  const parent = spawn("sh", ["-c", "sleep 60 & echo $!; exec sleep 60"], {
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  const [line] = (await once(parent.stdout, "data")) as [Buffer];
+  const pid = Number(String(line));
+  const readProc = (of: number | undefined, file: string) => readFileSync(`/proc/${of}/${file}`, "utf8");
+  // The shell would reap its child. The program that replaces it does not know of the child.
+  await expect.poll(() => readProc(parent.pid, "comm")).toBe("sleep\n");
+  process.kill(pid, "SIGKILL");
+  await expect.poll(() => readProc(pid, "stat")).toContain(") Z ");
+  await announce({ pid, startTime: startTimeOf(pid) });
+  expect(discover({}, env).absent).toContain("is not running");
+  parent.kill("SIGKILL");
+  await once(parent, "exit");
+});
+
+it("no request and no key is sent for a state directory that does not exist, unless a URL is given", async () => {
+  const nowhere = { HOLDFAST_DIR: join(directory, "none"), HOLDFAST_API_KEY: "hf_own" };
+  expect(discover({}, nowhere).absent).toContain("does not exist");
+  const { HOLDFAST_DIR } = process.env;
+  process.env.HOLDFAST_DIR = nowhere.HOLDFAST_DIR;
+  const client = new Holdfast({ apiKey: "hf_own", outageMs: 300 });
+  const error = await failure(client.sandboxes.list());
+  client.close();
+  if (HOLDFAST_DIR === undefined) delete process.env.HOLDFAST_DIR;
+  else process.env.HOLDFAST_DIR = HOLDFAST_DIR;
+  expect(error).toMatchObject({ code: "connection", dispatched: "no" });
+  expect(error.message).toBe(`${nowhere.HOLDFAST_DIR} does not exist.`);
+  expect(discover({ url: URL_HERE }, nowhere)).toMatchObject({ url: URL_HERE, absent: undefined });
 });
 
 describe("a program that listens where the server used to", () => {

@@ -13,7 +13,9 @@ export interface Endpoint {
    * chose them.
    */
   announced: Announced | null;
-  /** Why no request may be sent: no server of the state directory is running. Undefined if requests may be sent. */
+  /**
+   * Why no request may be sent: no server of the state directory is running, or it is not known which. Undefined if requests may be sent.
+   */
   absent: string | undefined;
 }
 
@@ -53,12 +55,10 @@ export function discover(
   if (chosen && apiKey) return { url: chosen, apiKey, problem: undefined, ...own };
   const directory = stateDirectory(env);
   const found = findServer(directory);
-  if (found.state === "stopped" && !chosen)
+  if (found.state !== "running" && !chosen)
     return { url: before, apiKey, problem: found.why, announced: null, absent: found.why };
-  if (apiKey) {
-    if (found.state !== "running") return { url: before, apiKey, problem: undefined, ...own };
+  if (apiKey && found.state === "running")
     return { url: found.url, apiKey, problem: undefined, announced: found.announced, absent: undefined };
-  }
   if (chosen && !isLoopback(chosen))
     return { url: chosen, apiKey, problem: "Set HOLDFAST_API_KEY for a server on another machine.", ...own };
   const url = chosen || before;
@@ -105,23 +105,24 @@ function findServer(directory: string): Found {
   const file = join(directory, "server.json");
   const { text, code } = readText(file);
   if (text === undefined) {
-    if (code === "EACCES")
-      return { state: "unknown", why: `${file} is not readable; set HOLDFAST_API_KEY, or HOLDFAST_DIR.` };
-    if (!existsSync(directory))
-      return { state: "unknown", why: `${directory} does not exist; set HOLDFAST_API_KEY, or HOLDFAST_DIR.` };
-    return { state: "stopped", why: `no server runs with the state directory ${directory}` };
+    if (code === "EACCES") return { state: "unknown", why: `${file} is not readable` };
+    if (!existsSync(directory)) return { state: "unknown", why: `${directory} does not exist` };
+    return { state: "stopped", why: `No server is running for ${directory}` };
   }
   const { url, pid, startTime, key } = parse(text);
   if (typeof url !== "string" || typeof pid !== "number" || !URL.canParse(url))
     return { state: "stopped", why: `${file} is not the announcement of a server` };
   if (typeof startTime !== "string" || typeof key !== "string")
-    return { state: "stopped", why: `${file} was written by an earlier version; restart the server` };
+    return {
+      state: "stopped",
+      why: `${file} was written by a server of an earlier version, which has to be restarted`,
+    };
   if (startTimeOf(pid) !== startTime)
-    return { state: "stopped", why: `the server of ${directory} (pid ${pid}) is not running` };
+    return { state: "stopped", why: `The server of ${directory} (pid ${pid}) is not running` };
   if (!isInOwnNetwork(pid))
     return {
       state: "stopped",
-      why: `the server of ${directory} runs in another network namespace; set HOLDFAST_URL and HOLDFAST_API_KEY`,
+      why: `The server of ${directory} runs in another network namespace`,
     };
   return { state: "running", url, key, announced: { file, text, pid, startTime } };
 }
@@ -143,11 +144,15 @@ function parse(text: string): Record<"url" | "pid" | "startTime" | "key", unknow
   }
 }
 
-/** Returns the start time of a process, which distinguishes it from a later process with the same pid. */
+/**
+ * Returns the start time of a running process, which distinguishes it from a later process with the same pid. Undefined
+ * if there is no such process, or only the entry of one that has ended (states Z, X and x).
+ */
 function startTimeOf(pid: number): string | undefined {
   const { text } = readText(`/proc/${pid}/stat`);
-  // The start time is field 22. Fields are counted from after the command name, because the name may contain spaces.
-  return text?.slice(text.lastIndexOf(")") + 2).split(" ")[19];
+  // Fields 3 and 22, counted from after the command name, which may contain spaces.
+  const fields = text?.slice(text.lastIndexOf(")") + 2).split(" ");
+  return fields === undefined || /^[ZXx]$/.test(fields[0] ?? "") ? undefined : fields[19];
 }
 
 /**

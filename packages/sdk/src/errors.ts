@@ -259,6 +259,19 @@ export const unreachable = (where: Where, dispatched: Dispatched, cause: unknown
     cause,
   });
 
+/** Creates the error for a request that was not sent, because no server of the state directory is running. */
+export const noServer = (where: Where, why: string): ConnectionError =>
+  new ConnectionError({
+    ...where,
+    code: "connection",
+    message: `${why}.`,
+    hint: "Start one with 'npm start', or set HOLDFAST_URL and HOLDFAST_API_KEY.",
+    retryable: true,
+    dispatched: "no",
+    status: 0,
+    body: "",
+  });
+
 export const silent = (
   where: Where,
   afterMs: number,

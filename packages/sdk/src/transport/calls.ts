@@ -6,9 +6,9 @@ import {
   errorOf,
   HoldfastError,
   maybeDispatched,
+  noServer,
   refuseUnknown,
   unexpected,
-  unreachable,
   type Where,
   whereOf,
 } from "../errors.ts";
@@ -216,7 +216,7 @@ export class Calls {
     const { announced, absent } = this.#endpoint;
     if (announced === null ? absent !== undefined : !isAnnounced(announced)) this.#rediscover();
     const why = this.#endpoint.absent;
-    if (why !== undefined) throw unreachable(this.where(call), "no", why);
+    if (why !== undefined) throw noServer(this.where(call), why);
   }
 
   where(call: Pick<Call, "path" | "query"> & { method: string }): Where {
