@@ -10,8 +10,9 @@ export interface Addresses {
 
 const WILDCARDS: Readonly<Record<string, string>> = { "0.0.0.0": "127.0.0.1", "::": "::1" };
 
-/** Returns the addresses of a server that listens at `host`; `own` are the addresses of this machine's interfaces. */
-export function addressesOf(host: string, port: number, own: readonly string[] = ownAddresses()): Addresses {
+/** Returns the addresses of a server that listens at `given`; `own` are the addresses of this machine's interfaces. */
+export function addressesOf(given: string, port: number, own: readonly string[] = ownAddresses()): Addresses {
+  const host = plainHost(given);
   const local = urlOf(WILDCARDS[host] ?? host, port);
   if (isLoopback(host)) return { local, remote: [] };
   if (WILDCARDS[host] === undefined) return { local, remote: [local] };
@@ -27,7 +28,16 @@ const urlOf = (host: string, port: number): string =>
 const isLoopback = (host: string): boolean =>
   host === "localhost" || host === "::1" || /^127\.\d+\.\d+\.\d+$/.test(host);
 
-/** Link-local addresses are left out: they are only valid with the name of an interface, which URLs can't contain. */
+/**
+ * Returns the usual form of an address: the system also accepts "0" for 0.0.0.0, and "127.1" for 127.0.0.1. A name stays
+ * as it is.
+ */
+function plainHost(given: string): string {
+  const url = `http://${given.includes(":") ? `[${given}]` : given}`;
+  return URL.canParse(url) ? new URL(url).hostname.replace(/^\[(.*)\]$/, "$1") : given;
+}
+
+/** Link-local addresses are left out: they need a zone, which URLs can't have. */
 const ownAddresses = (): string[] =>
   Object.values(networkInterfaces()).flatMap((found) =>
     (found ?? []).map(({ address }) => address).filter((address) => !/^fe80:/i.test(address)),
@@ -35,6 +45,6 @@ const ownAddresses = (): string[] =>
 
 /** Explains the risk of listening beyond this machine; null if there is none. */
 export const exposureWarning = (host: string): string | null =>
-  isLoopback(host)
+  isLoopback(plainHost(host))
     ? null
     : `Holdfast listens at ${host} in plain HTTP: API keys, which give root access to this machine, and all data travel unencrypted and can be read on the network. Unset HOLDFAST_HOST and put a proxy with TLS in front, or restrict who can reach the port.`;

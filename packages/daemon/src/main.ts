@@ -102,12 +102,12 @@ export async function startServer(
     log: log.child({ part: "oci" }),
     heartbeatMs: numbers.heartbeatMs,
     deadMs: numbers.linkDeadMs,
-    ...(runtime === undefined ? {} : { runtime }),
     jailLimits: {
       atOnce: numbers.jailsAtOnce,
       waiting: numbers.jailsWaiting,
       waitMs: numbers.fileCallWaitMs,
     },
+    ...(runtime === undefined ? {} : { runtime }),
   });
   taken.defer(() => driver.close());
   notePlace(stateDir, installation, log);
@@ -250,12 +250,17 @@ function portOf(app: App): number {
 }
 
 /** Runs the self-test. Calls `broken` with the id of a sandbox before the self-test breaks that sandbox on purpose. */
-async function runSelfTest(server: RunningServer, broken: (id: string) => void): Promise<boolean> {
+async function runSelfTest(
+  server: RunningServer,
+  signal: AbortSignal,
+  broken: (id: string) => void,
+): Promise<boolean> {
   const { url, key, driver } = server;
   const soon = () => AbortSignal.timeout(10_000);
   return selfTest({
     url,
     key,
+    signal,
     print: (line) => console.log(line),
     keeperPid: async (id) => {
       const seen = (await driver.observe([id as SandboxId], soon())).get(id as SandboxId);
@@ -289,11 +294,16 @@ async function main(): Promise<void> {
   const startedUp = exitOnEarlySignal();
   const server = await startServer(config, log, undefined, serverLog);
   startedUp();
+  const interrupt = new AbortController();
+  let selfTesting: Promise<boolean> = Promise.resolve(true);
   const isStopping = closeOnSignal({
     log,
     shutdownMs: config.numbers.shutdownMs,
     onStopping: () => console.log(STOPPING),
     close: async () => {
+      // The self-test deletes its sandboxes first, so they are not counted as running.
+      interrupt.abort();
+      await selfTesting.catch(() => false);
       const sandboxes = await server.sandboxes().catch(() => null);
       await server.close();
       return stoppedText(sandboxes);
@@ -301,9 +311,9 @@ async function main(): Promise<void> {
   });
   if (values["self-test"] && process.env.HOLDFAST_SELF_TEST !== "0") {
     console.log("\nSelf-test");
-    const passed = await runSelfTest(server, (id) => unmentioned.add(id));
-    // A shutdown has interrupted the self-test. The shutdown will end the process, so the result of the self-test is
-    // ignored.
+    selfTesting = runSelfTest(server, interrupt.signal, (id) => unmentioned.add(id));
+    const passed = await selfTesting;
+    // A shutdown has interrupted the self-test, and will end the process.
     if (isStopping()) return;
     if (!passed) {
       console.error("\nThe self-test failed: Holdfast cannot keep its promises on this host as configured.");

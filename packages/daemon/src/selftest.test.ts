@@ -50,6 +50,36 @@ test("a sandbox that is not ready fails the self-test with the reason, and is de
   expect(removed).toEqual(["sbx_a"]);
 });
 
+test("an interrupted self-test reports no failed step, and deletes what it created", async () => {
+  const interrupt = new AbortController();
+  const removed: string[] = [];
+  await using server = await serve({
+    stats: async () => ({ totals: {} }) as never,
+    sandboxes: {
+      create: async () => {
+        interrupt.abort();
+        return { sandbox: { id: "sbx_a", status: "ready" } as Sandbox, existed: false };
+      },
+      remove: async (ref) => {
+        removed.push(ref);
+        return { id: "sbx_a", status: "terminated" } as Sandbox;
+      },
+    },
+  });
+  const lines: string[] = [];
+  const passed = await selfTest({
+    url: server.url,
+    key: KEY,
+    keeperPid: async () => expect.unreachable(),
+    remains: async () => [],
+    print: (line) => lines.push(line),
+    signal: interrupt.signal,
+  });
+  expect(passed).toBe(false);
+  expect(lines).toEqual([]);
+  expect(removed).toEqual(["sbx_a"]);
+});
+
 const idAt = (number: number): string => `sbx_${String(number).padStart(16, "0")}`;
 
 /** An engine that passes every step of the self-test and then reports these audit findings. */

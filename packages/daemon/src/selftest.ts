@@ -18,22 +18,28 @@ interface SelfTestParts {
   /** Lists the resources of these sandboxes that remain on the host. */
   remains(sandboxIds: readonly string[]): Promise<string[]>;
   print(line: string): void;
+  /** Interrupts the self-test, which then deletes what it created. */
+  signal?: AbortSignal;
 }
 
 const CALL_MS = 90_000;
 const CHANGE_MS = 20_000;
 const POLL_MS = 20;
 
+/** Returns whether all steps passed. An interrupted step is not reported, because it did not fail. */
 export async function selfTest(parts: SelfTestParts): Promise<boolean> {
-  const api = new Api(parts.url, parts.key);
+  const { signal = new AbortController().signal } = parts;
+  const api = new Api(parts.url, parts.key, signal);
   const made: Sandbox[] = [];
   const step = async (title: string, work: () => Promise<string | undefined>) => {
     const startedAt = performance.now();
     try {
+      signal.throwIfAborted();
       const note = await work();
+      signal.throwIfAborted();
       parts.print(line("✓", title, performance.now() - startedAt, note));
     } catch (error) {
-      parts.print(line("✗", title, performance.now() - startedAt, reasonOf(error)));
+      if (!signal.aborted) parts.print(line("✗", title, performance.now() - startedAt, reasonOf(error)));
       throw error;
     }
   };
@@ -210,19 +216,23 @@ async function audit(api: Api, ids: readonly string[]): Promise<string> {
   return `audit found ${findings.length} difference${findings.length === 1 ? "" : "s"}`;
 }
 
+const CREATING: ReadonlySet<string> = new Set(["/v1/sandboxes", "/v1/drives"]);
+
 /** The part of an API client that the self-test needs. */
 class Api {
   readonly #url: string;
   readonly #key: string;
+  readonly #signal: AbortSignal;
 
-  constructor(url: string, key: string) {
+  constructor(url: string, key: string, signal: AbortSignal) {
     this.#url = url;
     this.#key = key;
+    this.#signal = signal;
   }
 
   /** Requests without the key. */
   visit(path: string): Promise<Response> {
-    return fetch(this.#url + path, { signal: AbortSignal.timeout(CALL_MS) });
+    return fetch(this.#url + path, { signal: AbortSignal.any([AbortSignal.timeout(CALL_MS), this.#signal]) });
   }
 
   async send(method: string, path: string, body?: object | string): Promise<Response> {
@@ -233,7 +243,11 @@ class Api {
 
   ask(method: string, path: string, body?: object | string): Promise<Response> {
     const headers: Record<string, string> = { authorization: `Bearer ${this.#key}` };
-    const init: RequestInit = { method, headers, signal: AbortSignal.timeout(CALL_MS) };
+    const deadline = AbortSignal.timeout(CALL_MS);
+    // A call that creates something is not interrupted, because its result names what must be deleted.
+    const isWhole = method === "DELETE" || (method === "POST" && CREATING.has(path));
+    const signal = isWhole ? deadline : AbortSignal.any([deadline, this.#signal]);
+    const init: RequestInit = { method, headers, signal };
     if (typeof body === "object") headers["content-type"] = "application/json";
     if (body !== undefined) init.body = typeof body === "string" ? body : JSON.stringify(body);
     return fetch(this.#url + path, init);

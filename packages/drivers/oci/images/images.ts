@@ -75,11 +75,10 @@ export class OciImages implements ImagesOnDisk {
   }
 
   async import(name: string, source: ImportSource, signal: AbortSignal): Promise<Image> {
-    if (!isImageName(name) || name === HOST) {
-      throw new HoldfastError("invalid_request", {
-        message: "This name can't be used for an imported image.",
-      });
-    }
+    if (name === HOST)
+      throw new HoldfastError("invalid_request", { message: `The name '${HOST}' is reserved.` });
+    if (!isImageName(name))
+      throw new HoldfastError("invalid_request", { message: `'${name}' is not a valid name of an image.` });
     const { layout, porter, idBase, idCount } = this.#options;
     const temporary = join(layout.images, `${TEMPORARY}${randomText(12)}`);
     const rootfs = join(temporary, "rootfs");
