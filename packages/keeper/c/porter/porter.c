@@ -28,7 +28,7 @@ static const struct {
     {"copy", porter_copy, "FROM TO MAXBYTES NAME...", false},
     {"copy-detached", porter_copy_detached, "FROM TO MAXBYTES NAME...", false},
     {"spread", porter_spread, "DIRECTORY", false},
-    {"jail", porter_jail, "FD ROOT IDBASE IDCOUNT [HIDDEN...]", false},
+    {"jail", porter_jail, "SOCKET ID ROOT IDBASE IDCOUNT [HIDDEN...]", false},
     {"spawn", porter_spawn, "", false},
     {"sums", porter_sums, "DIRECTORY", false},
     {"sync", porter_sync, "DIRECTORY...", false},

@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -152,26 +153,50 @@ static int outer(pid_t pid, int inner_end, long long base, long long count) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : PORTER_FAILED;
 }
 
+/* Connects to the server, and tells it which jail this is. */
+static int connect_to(const char *path, uint32_t id) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  if (strlen(path) >= sizeof address.sun_path) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  strcpy(address.sun_path, path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  const uint8_t bytes[] = {(uint8_t)id, (uint8_t)(id >> 8), (uint8_t)(id >> 16), (uint8_t)(id >> 24)};
+  if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+      send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) == (ssize_t)sizeof bytes)
+    return fd;
+  int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
 int porter_jail(int argc, char **argv) {
-  if (argc < 4) return PORTER_USAGE;
-  for (int i = 4; i < argc; i++) {
+  if (argc < 5) return PORTER_USAGE;
+  for (int i = 5; i < argc; i++) {
     if (!*argv[i] || strchr(argv[i], '/')) return PORTER_USAGE;
   }
-  long long link = porter_number(argv[0], 1024);
-  long long base = porter_number(argv[2], ID_MAX);
-  long long count = porter_number(argv[3], ID_MAX);
-  if (link < 0 || argv[1][0] != '/' || base < 0 || count < 1 || base + count > ID_MAX) return PORTER_USAGE;
+  const char *root = argv[2];
+  long long id = porter_number(argv[1], UINT32_MAX);
+  long long base = porter_number(argv[3], ID_MAX);
+  long long count = porter_number(argv[4], ID_MAX);
+  if (argv[0][0] != '/' || id < 0 || root[0] != '/' || base < 0 || count < 1 || base + count > ID_MAX)
+    return PORTER_USAGE;
   int pair[2];
   if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return porter_failed("prctl");
+  int link = connect_to(argv[0], (uint32_t)id);
+  if (link < 0) return porter_failed("the server can't be reached");
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) return porter_failed("socketpair");
   if (unshare(CLONE_NEWPID) < 0) return porter_failed("no pid namespace can be made");
   pid_t pid = fork();
   if (pid < 0) return porter_failed("fork");
   if (pid == 0) {
     close(pair[0]);
-    return inner((int)link, pair[1], argv[1], argv + 4);
+    return inner(link, pair[1], root, argv + 5);
   }
   close(pair[1]);
-  close((int)link);
+  close(link);
   return outer(pid, pair[0], base, count);
 }

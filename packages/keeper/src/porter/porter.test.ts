@@ -511,13 +511,31 @@ describe("jail", () => {
 
   test("ends with its close and leaves no process", async () => {
     const pids = () =>
-      spawnSync("pgrep", ["-f", `jail 3 ${root} `], { encoding: "utf8" })
+      spawnSync("pgrep", ["-f", `jail /proc/.* ${root} `], { encoding: "utf8" })
         .stdout.split("\n")
         .filter(Boolean);
     expect(pids()).toHaveLength(2);
     await jail.close();
     expect(pids()).toEqual([]);
     await expect(jail.stat("/", { follow: true }, soon())).rejects.toMatchObject({ dispatched: "no" });
+  });
+
+  test("is started by the spawner, and not by this process", () => {
+    const { stdout } = spawnSync("pgrep", ["-f", `jail /proc/.* ${root} `], { encoding: "utf8" });
+    const parents = stdout
+      .match(/\d+/g)
+      ?.map((pid) => readFileSync(`/proc/${pid}/stat`, "latin1").split(" ")[3]);
+    const programs = parents?.map((pid) => readFileSync(`/proc/${pid}/cmdline`, "latin1").split("\0")[1]);
+    expect(programs?.sort()).toEqual(["jail", "spawn"]);
+  });
+
+  test("that does not connect is ended when the signal aborts", async () => {
+    const stuck = join(directory, "stuck-jail");
+    writeFileSync(stuck, "#!/bin/sh\nexec sleep 60\n", { mode: 0o755 });
+    const late = new Porter({ binary: stuck, spawner: new Spawner(keeperBinaries().porter) });
+    const gone = AbortSignal.timeout(200);
+    await expect(late.openJail(root, NOBODY, gone)).rejects.toThrow("aborted due to timeout");
+    late.close();
   });
 
   test("that can't be created reports why", async () => {

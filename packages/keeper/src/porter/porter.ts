@@ -1,4 +1,3 @@
-import { type ChildProcess, spawn } from "node:child_process";
 import type { Socket } from "node:net";
 import { NUMBERS } from "@holdfast/contract";
 import type { Identity } from "@holdfast/engine";
@@ -7,6 +6,7 @@ import { greet } from "../link/link.ts";
 import { Channel } from "../wire/channel.ts";
 import { WireError } from "../wire/wire.ts";
 import { keeperBinaries } from "./binaries.ts";
+import { JailListener } from "./jail-listener.ts";
 import {
   type DriveUsage,
   type MountedInto,
@@ -30,8 +30,6 @@ import { type HelperEnd, type HelperOrder, PorterError, Spawner } from "./spawne
 const GONE = 3;
 const TOO_MUCH = 4;
 const REFUSED = 5;
-/** Number of the descriptor at which the jail has its end of the socket. */
-const JAIL_FD = 3;
 const JAIL_CLOSE_MS = 1_000;
 const STDERR_BYTES = 4_096;
 /**
@@ -148,6 +146,7 @@ export type Jail = JailedFiles & { close(): Promise<void> };
 export class Porter {
   readonly #binary: string;
   readonly #spawner: Spawner;
+  readonly #jails = new JailListener();
   readonly #deadlineMs: number;
   readonly #slowDeadlineMs: number;
 
@@ -337,6 +336,7 @@ export class Porter {
 
   /** Ends the spawner process as soon as it is idle. */
   close(): void {
+    this.#jails.close();
     this.#spawner.close();
   }
 
@@ -391,21 +391,31 @@ export class Porter {
     hidden: readonly string[] = [],
   ): Promise<Jail> {
     signal.throwIfAborted();
-    const args = ["jail", String(JAIL_FD), root, String(ids.idBase), String(ids.idCount), ...hidden];
-    const child = spawn(this.#binary, args, { stdio: ["ignore", "ignore", "pipe", "pipe"], env: {} });
-    const stderrText = collectStderr(child);
-    const channel = jailChannel(child.stdio[JAIL_FD] as Socket);
+    const { path, id, socket, forget } = await this.#jails.expect();
+    const killed = new AbortController();
+    const owner = [root, String(ids.idBase), String(ids.idCount)];
+    const argv = [this.#binary, "jail", path, String(id), ...owner, ...hidden];
+    const order = { name: "porter jail", argv, env: {}, keep: { stderr: STDERR_BYTES }, isTied: true };
+    const ended = this.#spawner.run(order, killed.signal);
+    const kill = (graceMs: number) => endWithin(ended, killed, graceMs);
+    let channel: Channel | undefined;
     try {
+      channel = jailChannel(await soonest(socket, ended, signal));
       await greet(channel, { installation: "", sandbox: "", generation: 0 }, signal);
     } catch (error) {
-      await ended(child, 0);
-      throw stderrText() === "" ? error : new PorterError(stderrText(), child.exitCode);
+      forget();
+      channel?.close("the jail could not be opened");
+      const end = await kill(signal.aborted ? 0 : JAIL_CLOSE_MS);
+      throw end === null || asLine(end.stderr) === ""
+        ? error
+        : new PorterError(asLine(end.stderr), typeof end.status === "number" ? end.status : null);
     }
+    const open = channel;
     const close = async () => {
-      channel.close("closed by this side");
-      await ended(child, JAIL_CLOSE_MS);
+      open.close("closed by this side");
+      await kill(JAIL_CLOSE_MS);
     };
-    return Object.assign(new Files(channel), { close });
+    return Object.assign(new Files(open), { close });
   }
 
   /** Runs one command of the porter. Rejects if it exits with a code that is neither 0 nor one of `fine`. */
@@ -445,15 +455,6 @@ const ownerArg = (owner: number | null): string => (owner === null ? "-" : Strin
 
 const asLine = (text: string): string => text.trim().replaceAll(/\s*\n\s*/g, "; ");
 
-/** Collects the first STDERR_BYTES of a child's stderr. The returned function returns them joined into one line. */
-function collectStderr(child: ChildProcess): () => string {
-  let text = "";
-  child.stderr?.setEncoding("utf8").on("data", (chunk: string) => {
-    if (text.length < STDERR_BYTES) text = (text + chunk).slice(0, STDERR_BYTES);
-  });
-  return () => asLine(text);
-}
-
 function readSums(output: string): Map<string, FileSum> {
   const sums = new Map<string, FileSum>();
   for (const line of output.split("\n").filter(Boolean)) {
@@ -465,21 +466,34 @@ function readSums(output: string): Map<string, FileSum> {
   return sums;
 }
 
-/**
- * Waits for a child's end, and kills it after `graceMs`. If the child still does not end, stops waiting after
- * JAIL_CLOSE_MS more.
- */
-function ended(child: ChildProcess, graceMs: number): Promise<void> {
-  return new Promise((resolve) => {
-    if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return resolve();
-    const kill = setTimeout(() => child.kill("SIGKILL"), graceMs);
-    const giveUp = setTimeout(resolve, graceMs + JAIL_CLOSE_MS);
-    child.once("close", () => {
-      clearTimeout(kill);
-      clearTimeout(giveUp);
-      resolve();
-    });
+/** Resolves with the socket of a jail. Rejects if the jail ends, or the signal is aborted, before the jail connects. */
+function soonest(socket: Promise<Socket>, ended: Promise<HelperEnd>, signal: AbortSignal): Promise<Socket> {
+  return new Promise((resolve, reject) => {
+    const abort = () => reject(signal.reason);
+    signal.addEventListener("abort", abort, { once: true });
+    const gone = ended.then(() => reject(new PorterError("porter jail ended at once", null)), reject);
+    socket.then(resolve);
+    Promise.race([socket, gone]).finally(() => signal.removeEventListener("abort", abort));
   });
+}
+
+/**
+ * Waits for a helper's end, and kills the helper after `graceMs`. Returns null if the helper was killed or its end is
+ * not known.
+ */
+async function endWithin(
+  ended: Promise<HelperEnd>,
+  killed: AbortController,
+  graceMs: number,
+): Promise<HelperEnd | null> {
+  const late = setTimeout(() => killed.abort(new PorterError("porter jail was killed", null)), graceMs);
+  try {
+    return await ended;
+  } catch {
+    return null;
+  } finally {
+    clearTimeout(late);
+  }
 }
 
 function jailChannel(socket: Socket): Channel {
