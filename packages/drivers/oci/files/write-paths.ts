@@ -67,13 +67,13 @@ export const DIRECTORY_LOST: Cause = {
  * The keeper listens at this path, and creates its socket only when it starts. The open link keeps working without the
  * socket. But connections to ports fail, and the next server can't open a link.
  */
-const SOCKET_LOST: Cause = {
-  code: "socket_gone",
-  message:
-    "the socket of its keeper was removed, moved or replaced. Its ports and a later server can't reach the keeper; a restart creates the socket again.",
-};
-
-const isSocket = (path: string): boolean => lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true;
+function lostSocket({ socket }: SandboxPlaces): Cause | null {
+  const found = lstatSync(socket, { throwIfNoEntry: false });
+  if (found?.isSocket() === true) return null;
+  const fate = found === undefined ? "was removed or moved" : "was replaced by another file";
+  const message = `the socket of its keeper ${fate} on the host. Its ports and a later server can't reach the keeper; a restart creates the socket again.`;
+  return { code: "socket_gone", message };
+}
 
 /** Paths that are on the sandbox's own disk, if it has one. */
 const ON_DISK = new Set<Name>(["upper", "work", "control", "journals"]);
@@ -178,6 +178,7 @@ export function lostWritePaths(
     hasControl = check("control");
     if (hasControl && journals !== undefined) lost.push(journals);
   }
-  if (hasControl && isDiskUsable && !isSocket(places.socket)) lost.push(SOCKET_LOST);
+  const socket = hasControl && isDiskUsable ? lostSocket(places) : null;
+  if (socket !== null) lost.push(socket);
   return lost;
 }

@@ -74,7 +74,7 @@ describe.each([
     await launch(diskMb);
     remove(file(name));
     expect((await codes())[0]).toBe(code);
-    expect((await problems())[0]?.message).toContain("was removed");
+    expect((await problems())[0]?.message).toContain("was removed or moved on the host");
   });
 
   test.each(["upper", "work", "control", join("control", "journals")])(
