@@ -32,6 +32,14 @@ describe("files of a sandbox in standby", () => {
     return { ...all, disk, id: sandbox.id as SandboxId };
   }
 
+  it("do not wake it when too many file calls are in progress: the call is refused", async () => {
+    const { engine, driver } = await withDrive();
+    driver.files = () => Promise.reject(new HoldfastError("too_many_file_calls"));
+    const read = engine.files.read("box", "/home/user/a", { wake: true, offset: 0, length: null }, signal);
+    expect(await codeOf(read)).toBe("too_many_file_calls");
+    expect((await engine.sandboxes.get("box")).status).toBe("standby");
+  });
+
   it.each(["/work/data", "/work/data/a", "/link", "/link/a", "/up/data/a"])(
     "are not read from its disk below a mounted drive: %s",
     async (path) => {
