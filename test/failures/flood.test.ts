@@ -44,6 +44,8 @@ async function readFast(run: ExecRun): Promise<LineReader> {
 /** Reads slowly, without holding the command back, until the server reports that it fell behind. */
 async function readSlowly(run: ExecRun): Promise<{ reader: LineReader; lastCursor: string }> {
   const reader = new LineReader();
+  // On a busy machine the first lines are dropped before this reader begins.
+  reader.gap();
   let lastCursor = "";
   await droppedAt(run, undefined, async ({ data, cursor }) => {
     reader.take(data);

@@ -13,7 +13,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import type { Holdfast, Sandbox } from "@holdfast/sdk";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { memoryStandby } from "../support/server/memory-standby.ts";
 import { CLI, TestServer } from "../support/server/test-server.ts";
 
@@ -99,13 +99,18 @@ describe("a backup of a serving installation", () => {
 
   it("is restored beside its original with an identity of its own, and every file is the same", async () => {
     expect(restored.installation).not.toBe(original.installation);
-    const states = (await other.sandboxes.list()).items.map(({ name, status }) => [name, status]);
-    expect(Object.fromEntries(states)).toEqual({
-      running: "standby",
-      limited: "standby",
-      sleeping: "standby",
-      paused: "standby",
-    });
+    await vi.waitFor(
+      async () => {
+        const states = (await other.sandboxes.list()).items.map(({ name, status }) => [name, status]);
+        expect(Object.fromEntries(states)).toEqual({
+          running: "standby",
+          limited: "standby",
+          sleeping: "standby",
+          paused: "standby",
+        });
+      },
+      { timeout: 60_000, interval: 100 },
+    );
     for (const [name, listing] of before) {
       const box = await other.sandboxes.get(name);
       expect(await outputOf(box, LISTING), name).toBe(listing);

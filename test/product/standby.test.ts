@@ -174,6 +174,30 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     await box.delete();
   });
 
+  it(
+    "preserves programs that start other programs all the time, and refuses one that stays inside vfork",
+    async () => {
+      const box = await client.sandboxes.create({ name: "vforks" });
+      const loop = "import subprocess\nwhile True: subprocess.run(['/bin/true'])";
+      for (let i = 0; i < 2; i += 1) await box.execs.start(["python3", "-c", loop], { keepAwake: false });
+      for (let time = 0; time < 8; time += 1) {
+        await box.standby();
+        await box.wake();
+      }
+      const source = "#include <unistd.h>\nint main() { if (vfork() == 0) { sleep(1000); _exit(0); } }";
+      await box.files.write("/home/user/stay.c", source);
+      expect((await box.exec("gcc -o stay stay.c")).exitCode).toBe(0);
+      await box.execs.start("./stay", { keepAwake: false });
+      await expect(box.standby()).rejects.toMatchObject({
+        code: "standby_failed",
+        message: expect.stringContaining("vfork"),
+      });
+      expect((await box.exec("echo serves")).stdout).toBe("serves\n");
+      await box.delete();
+    },
+    LONG_MS,
+  );
+
   it("can be read without being woken", async () => {
     const box = await client.sandboxes.create({ name: "reads" });
     await box.files.write("/home/user/dir/a.txt", "hello");

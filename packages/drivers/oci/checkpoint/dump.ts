@@ -36,6 +36,7 @@ import { dumpArgv } from "./criu-argv.ts";
 import { removeComparedFields } from "./criu-images.ts";
 import { makeWorkDir, removeWorkDir, requireCriu, runCriu } from "./run-criu.ts";
 import { sourcePaths } from "./source-paths.ts";
+import { waitForVforks } from "./vforks.ts";
 
 const DUMP_MS = 110_000;
 /** CRIU's image of the files that processes have open. */
@@ -175,6 +176,7 @@ export async function dump(
   if (pidsLeft(machine, sandboxId) < RESTORE_PIDS)
     throw new StandbyRefusal("it has nearly reached its limit on processes, and a wake needs a few more");
   await waitForLinksToClose(machine, sandboxId, init.pid, signal);
+  await waitForVforks(machine, sandboxId, signal);
   // A restore reads some of CRIU's images with the rights of the sandbox's root, through a file descriptor of this
   // directory. So the sandbox's root gets read access. Processes in the sandbox still can't open the directory's path,
   // because only the host's root can access its parent directories.

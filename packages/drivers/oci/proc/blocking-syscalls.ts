@@ -167,5 +167,13 @@ export const WAIT_CHANNELS: Readonly<Record<string, { on: WaitsOn; bounded: bool
   do_lock_file_wait: { on: "lock", bounded: false },
 };
 
+/** Kernel functions in which a thread waits after vfork, until its child executes a program or exits. */
+export const VFORK_WAITS: ReadonlySet<string> = new Set([
+  "wait_for_vfork_done",
+  "kernel_clone",
+  "_do_fork",
+  "do_fork",
+]);
+
 /** Kernel functions in which the threads of a frozen cgroup wait. */
 export const FREEZERS: ReadonlySet<string> = new Set(["__refrigerator", "do_freezer_trap"]);
