@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { request } from "node:http";
-import { ListRegionsResponseSchema } from "@agentuity/core";
+import { ListOrganizationsResponseSchema, ListRegionsResponseSchema } from "@agentuity/core";
 import * as theirs from "@agentuity/core/sandbox";
 import { HoldfastError, type Sandbox, STATUSES, type StartExec } from "@holdfast/contract";
 import type { EngineApi, OutputRecord } from "@holdfast/engine";
@@ -451,6 +451,13 @@ test("the regions are this server, under the name that listings report", async (
   expect(row).toMatchObject({ data: { region: "local" } });
 });
 
+test("there is one organization, the one that listings report", async () => {
+  await using server = await serve({ sandboxes: box(), execs: noExecs });
+  const listed = read(ListOrganizationsResponseSchema, await fetchJson(server, "/cli/organization"));
+  expect(listed).toEqual({ success: true, data: [{ id: "holdfast", name: "holdfast" }] });
+  expect(await fetchJson(server, `/cli/sandbox/${SANDBOX}`)).toMatchObject({ data: { orgId: "holdfast" } });
+});
+
 describe("a command", () => {
   test("is started under its own id, and returns the URLs of its output", async () => {
     const orders: StartExec[] = [];
@@ -708,6 +715,47 @@ describe("output", () => {
     expect(answer.status).toBe(200);
     gate.resolve();
     expect(await answer.text()).toBe("late\n");
+  });
+
+  test("whose beginning is no longer kept is an error, and output that lacks its end is cut", async () => {
+    const cut = anExec({ id: "exe_1", truncated: true });
+    await using late = await serve(
+      telling(async function* () {
+        yield { type: "start", cursor: "c", exec: cut };
+        yield outputRecord("stdout", "the rest\n");
+        yield { type: "end", cursor: "c", exec: cut };
+      }),
+    );
+    const answer = await fetch((await urlsOf(late)).stdout);
+    expect([answer.status, await answer.json()]).toMatchObject([410, { errorCode: "output_dropped" }]);
+    await using short = await serve(
+      telling(async function* () {
+        yield { type: "start", cursor: "c", exec: started };
+        yield outputRecord("stdout", "the beginning\n");
+        yield { type: "end", cursor: "c", exec: cut };
+      }),
+    );
+    const { stdout } = await urlsOf(short);
+    await expect(fetch(stdout).then((response) => response.text())).rejects.toThrow();
+  });
+
+  test("of a command waits for its reader; that of a job does not", async () => {
+    const waits: (boolean | undefined)[] = [];
+    await using server = await serve({
+      sandboxes: box(),
+      execs: {
+        ...noExecs,
+        get: () => Promise.reject(new HoldfastError("exec_not_found")),
+        start: async (_ref, _order, { expectsReader }) => {
+          waits.push(expectsReader);
+          return { exec: started, followed: false };
+        },
+      },
+    });
+    const ask = (path: string) => server.fetch(`${BASE}/sandbox/${path}`, json({ command: ["date"] }));
+    await ask(`${SANDBOX}/execute`);
+    await ask(`sandboxes/${SANDBOX}/jobs`);
+    expect(waits).toEqual([true, false]);
   });
 
   test("is refused for a forged URL or the URL of another stream", async () => {

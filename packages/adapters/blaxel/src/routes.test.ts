@@ -192,6 +192,37 @@ test("a log has complete lines, each with its stream, however they were written"
   ]);
 });
 
+test("a log that lacks output, even if only its first stream said so, has the rest and is then cut", async () => {
+  const { execs } = execsWith(
+    ended,
+    [begun({ ...running, truncated: true }), outputRecord("stdout", "late\n")],
+    [{ ...outputRecord("stdout", "later\n"), cursor: "d" }, over(ended)],
+  );
+  await using server = await serve({ sandboxes: box, execs });
+  const answer = await server.fetch(`${DATA}/process/exe_1/logs/stream`);
+  let text = "";
+  const decoder = new TextDecoder();
+  const reading = async () => {
+    for await (const piece of answer.body ?? []) text += decoder.decode(piece as Uint8Array);
+  };
+  await expect(reading()).rejects.toThrow();
+  expect(text).toContain("stdout:late\nstdout:later\n");
+});
+
+test("a process waits for a reader of its output, unless its caller waits for the whole result", async () => {
+  const waits: (boolean | undefined)[] = [];
+  const { execs } = execsWith(ended, [begun(ended), over(ended)]);
+  const start = async (_ref: string, _order: object, options: { expectsReader?: boolean }) => {
+    waits.push(options.expectsReader);
+    return { exec: ended, followed: false };
+  };
+  await using server = await serve({ sandboxes: box, execs: { ...execs, start, wait: async () => ended } });
+  await server.fetch(`${DATA}/process`, json({ command: "true" }));
+  await (await server.fetch(`${DATA}/process`, run({}))).text();
+  await server.fetch(`${DATA}/process`, run({}, "application/json"));
+  expect(waits).toEqual([true, true, false]);
+});
+
 test("of two callers that take a name at the same time one is refused", async () => {
   const { execs } = execsWith(running);
   execs.list = async () => ({ items: [], nextCursor: null });

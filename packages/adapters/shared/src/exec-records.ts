@@ -1,9 +1,10 @@
-import { isTerminal, type OutputStream } from "@holdfast/contract";
+import { type Exec, HoldfastError, isTerminal, type OutputStream } from "@holdfast/contract";
 import type { ExecApi, OutputRecord } from "@holdfast/engine";
 
 /**
  * Yields the records of an exec until it ends. The engine's streams have a maximum duration, so this function opens a
- * new stream at the last cursor when one ends early.
+ * new stream at the last cursor when one ends early. The exec of the `end` record is `truncated` if any of these
+ * streams lacked output: a stream that was opened at a cursor does not report that the first one began too late.
  */
 export async function* records(
   execs: ExecApi,
@@ -11,15 +12,28 @@ export async function* records(
   signal: AbortSignal,
   stream?: OutputStream,
 ): AsyncGenerator<OutputRecord, void, undefined> {
+  let truncated = false;
+  let wasOver = false;
   for (let cursor: string | undefined; ; ) {
+    const before = cursor;
     for await (const record of execs.output(id, { cursor, stream, follow: true, signal })) {
       cursor = record.cursor;
-      yield record;
-      if (record.type === "end") return;
+      if ("exec" in record) truncated ||= record.exec.truncated;
+      if (record.type !== "end") yield record;
+      else return yield { ...record, exec: { ...record.exec, truncated } };
     }
     signal.throwIfAborted();
-    // If the status of the exec is final, no stream will report its end any more. The status is final if the exec has
-    // ended, its record was deleted, or its outcome is unknown.
-    if (isTerminal((await execs.get(id)).status)) return;
+    // The exec may end in the moment in which a stream reaches its maximum duration; the next stream then reports the
+    // end. If a stream that began after the end reports neither output nor the end, no later stream will.
+    if (wasOver && cursor === before) return;
+    wasOver = isTerminal((await execs.get(id)).status);
   }
 }
+
+/** The error for a reader that cannot get the whole output: a normal end would look like complete output. */
+export const outputMissing = ({ id, sandboxId }: Exec): HoldfastError =>
+  new HoldfastError("output_dropped", {
+    sandboxId,
+    execId: id,
+    message: "A part of the command's output is no longer kept.",
+  });

@@ -1,5 +1,5 @@
 export { checker } from "./checked.ts";
-export { records } from "./exec-records.ts";
+export { outputMissing, records } from "./exec-records.ts";
 export { imageFor } from "./image-aliases.ts";
 export { LABEL_VALUE_MAX, LABELS_MAX, textFromLabels, textToLabels } from "./label-text.ts";
 export { sendLines } from "./line-sender.ts";

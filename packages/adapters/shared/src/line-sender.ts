@@ -32,7 +32,10 @@ export async function sendLines(
     response.end();
   } catch (error) {
     log.debug({ requestId: request.id, err: error }, "line stream ended early");
-    giveUp();
+    // The timeout ends the wait for a reader that takes nothing.
+    response.setTimeout(numbers.httpStallMs, giveUp);
+    if (!signal.aborted) response.write("", giveUp);
+    else giveUp();
   } finally {
     unwatch();
     await source.return?.();

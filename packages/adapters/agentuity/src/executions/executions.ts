@@ -56,6 +56,7 @@ export function executionRoutes(app: App, context: AdapterContext): void {
           argv: body.command,
           files: body.files ?? [],
           timeoutMs: body.timeout ? durationIn("body/timeout", body.timeout) : undefined,
+          expectsReader: true,
           signal,
         });
         const data = executeShape(exec, linksFor(request, context.links, body.stream));

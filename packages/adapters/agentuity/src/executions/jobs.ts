@@ -44,6 +44,8 @@ export function jobRoutes(app: App, context: AdapterContext): void {
         files: [],
         // Where standby keeps files without memory, it would end the job.
         keepAwake: standbyKind === "files",
+        // Usually no client follows the output of a job from the start.
+        expectsReader: false,
         signal,
       });
       return reply.code(201).send(succeeded(jobShape(job, linksFor(request, context.links, body.streams))));

@@ -11,6 +11,8 @@ interface CommandOrder {
   timeoutMs?: number | undefined;
   openStdin?: boolean;
   keepAwake?: boolean;
+  /** Whether the command waits a while for the reader of its output before output is dropped. */
+  expectsReader: boolean;
   signal: AbortSignal;
 }
 
@@ -23,7 +25,7 @@ const check = checker(StartExec);
 export async function startCommand(
   { engine }: RouteContext,
   sandboxId: string,
-  { id, argv, files, timeoutMs, openStdin = false, keepAwake = true, signal }: CommandOrder,
+  { id, argv, files, timeoutMs, openStdin = false, keepAwake = true, expectsReader, signal }: CommandOrder,
 ): Promise<Exec> {
   const order = {
     id,
@@ -34,7 +36,7 @@ export async function startCommand(
   };
   const asked = check(order, "The command is not valid");
   if (files.length > 0 && !(await isKnown())) await writeAll(engine.files, sandboxId, files, signal);
-  const { exec } = await engine.execs.start(sandboxId, asked, { awaited: false, signal });
+  const { exec } = await engine.execs.start(sandboxId, asked, { awaited: false, expectsReader, signal });
   return exec;
 
   async function isKnown(): Promise<boolean> {

@@ -1,5 +1,5 @@
 import { Type } from "@fastify/type-provider-typebox";
-import { records, sendLines } from "@holdfast/adapter-shared";
+import { outputMissing, records, sendLines } from "@holdfast/adapter-shared";
 import {
   EXEC_ID_PATTERN,
   HoldfastError,
@@ -57,7 +57,8 @@ export function streamRoutes(app: App, context: AdapterContext): void {
 
 /**
  * Streams output until the command ends. The first chunk is empty, so that the response starts at once, even without
- * output.
+ * output. If the beginning of the output is no longer kept, throws before that chunk, so that the reader gets an error
+ * instead of the rest.
  */
 async function* bytesOf(
   execs: ExecApi,
@@ -65,9 +66,10 @@ async function* bytesOf(
   stream: OutputStream,
   signal: AbortSignal,
 ): AsyncGenerator<Uint8Array, void, undefined> {
-  yield NOTHING;
   for await (const record of records(execs, id, signal, stream)) {
-    if ("data" in record) yield record.data;
+    if ("exec" in record && record.exec.truncated) throw outputMissing(record.exec);
+    if (record.type === "start") yield NOTHING;
+    else if ("data" in record) yield record.data;
   }
 }
 

@@ -67,6 +67,9 @@ export function listingRoutes(app: App, context: AdapterContext): void {
   /** Agentuity's command line reads the list of regions before any other request. */
   app.get("/cli/region", async () => succeeded([{ region: REGION, description: "This Holdfast server" }]));
 
+  /** Agentuity's command line reads the organizations before it creates a sandbox, and asks nothing if there is one. */
+  app.get("/cli/organization", async (request) => succeeded([viewForRequest(request, context).org]));
+
   app.get("/cli/sandbox", { schema: { querystring: ListQuery } }, async (request) => {
     const { page, total } = await found(request.query);
     const { org } = viewForRequest(request, context);

@@ -163,6 +163,7 @@ function createRoute(app: App, context: AdapterContext): void {
         argv: command.exec,
         files: [...files, ...(command.files ?? [])],
         openStdin: stdinOrder(request.body) !== null,
+        expectsReader: true,
         signal,
       });
       return { executionId: exec.id, ...linksFor(request, context.links, stream)(exec) };

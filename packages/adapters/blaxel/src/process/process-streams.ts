@@ -1,7 +1,7 @@
 /** A process's output in the two formats that the client follows. */
 
-import { records } from "@holdfast/adapter-shared";
-import type { Exec, OutputStream } from "@holdfast/contract";
+import { outputMissing, records } from "@holdfast/adapter-shared";
+import type { Exec, HoldfastError, OutputStream } from "@holdfast/contract";
 import type { ExecApi } from "@holdfast/engine";
 import { processShape } from "../shapes.ts";
 import { Collector } from "./collected-output.ts";
@@ -44,7 +44,10 @@ export async function* execLines(
 /** Maximum length of a line. Longer lines are sent in pieces, because an incomplete line is buffered in memory. */
 const LONGEST_LINE = 1_048_576;
 
-/** Yields `text/plain`: complete lines, each prefixed with its stream, because the client reads only complete lines. */
+/**
+ * `text/plain`: complete lines, each prefixed with its stream. The client reads only complete lines. If a part of the
+ * output is no longer kept, sends the rest, so that a long-running process can still be followed, and throws at the end.
+ */
 export async function* logLines(
   execs: ExecApi,
   { id }: Exec,
@@ -53,10 +56,12 @@ export async function* logLines(
 ): AsyncGenerator<string, void, undefined> {
   const collector = new Collector();
   const tails: Record<OutputStream, string> = { stdout: "", stderr: "" };
+  let dropped: HoldfastError | null = null;
   yield "[keepalive]\n";
   for await (const record of records(execs, id, signal)) {
     await onRecord();
     if (record.type === "keepalive") yield "[keepalive]\n";
+    if (record.type === "end" && record.exec.truncated) dropped = outputMissing(record.exec);
     if (!("data" in record)) continue;
     const { type } = record;
     const lines = (tails[type] + collector.take(type, record.data)).split("\n");
@@ -68,4 +73,5 @@ export async function* logLines(
     if (lines.length > 0) yield lines.map((text) => `${type}:${text}\n`).join("");
   }
   for (const type of ["stdout", "stderr"] as const) if (tails[type] !== "") yield `${type}:${tails[type]}\n`;
+  if (dropped !== null) throw dropped;
 }

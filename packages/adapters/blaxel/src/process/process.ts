@@ -64,7 +64,8 @@ export function processRoutes(app: App, context: RouteContext): void {
       refuseUnknown(body);
       const sandbox = await engine.sandboxes.get(params.name);
       if (body.restartOnFailure) return startRow(sandbox, body, signal);
-      const exec = await start(sandbox, body, signal);
+      const isFollowed = !body.waitForCompletion || wantsStream(headers.accept);
+      const exec = await start(sandbox, body, isFollowed, signal);
       const workingDir = body.workingDir ? resolveHome(body.workingDir) : "";
       if (!body.waitForCompletion) {
         if (body.waitForPorts?.length) await listening(exec, body.waitForPorts, signal);
@@ -107,13 +108,19 @@ export function processRoutes(app: App, context: RouteContext): void {
     return supervisedShape(now, restarts.lastRun(now), NO_OUTPUT, workingDir && resolveHome(workingDir));
   }
 
-  async function start(sandbox: Sandbox, body: ProcessRequest, signal: AbortSignal): Promise<Exec> {
+  /** Starts a process. `expectsReader`: whether a reader may follow the output, so that the process waits for one. */
+  async function start(
+    sandbox: Sandbox,
+    body: ProcessRequest,
+    expectsReader: boolean,
+    signal: AbortSignal,
+  ): Promise<Exec> {
     const { name } = body;
     const order = checkOrder(orderOf(body, sandbox), "The process request is not valid");
     const awaited = body.waitForCompletion ?? false;
     if (name) order.id = await names.nextId(sandbox, name);
     const { exec, followed } = await engine.execs
-      .start(sandbox.id, order, { awaited, signal })
+      .start(sandbox.id, order, { awaited, expectsReader, signal })
       .catch((error: unknown) => {
         const isTaken = name && isHoldfastError(error) && error.code === "exec_conflict";
         throw isTaken ? nameTaken(sandbox.id, name) : error;
