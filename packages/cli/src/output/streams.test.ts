@@ -1,10 +1,11 @@
 import { once } from "node:events";
-import { readFile } from "node:fs/promises";
+import { glob, readFile } from "node:fs/promises";
 import type { ServerResponse } from "node:http";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import {
+  aDrive,
   anEvent,
   anExec,
   aSandbox,
@@ -44,6 +45,18 @@ const output =
     return frames([greeting(), ...chunks, ending(1_000, { exitCode: 3 })])(request, response);
   };
 
+const archive =
+  (bytes: number): Route =>
+  (_, response) => {
+    response.writeHead(200, { "content-type": "application/x-tar" });
+    response.end(textOf(bytes));
+  };
+const aBackup = (bytes: number) => ({
+  ...{ state: "incomplete", directory: "/b", startedAt: createdAt, endedAt: createdAt, error: null },
+  ...{ sandboxes: 1, drives: 0, images: 0, sizeBytes: 1 },
+  skipped: [{ kind: "sandbox", id: ID, name: "box", reason: textOf(bytes) }],
+});
+
 function serveMuch(bytes = MUCH_BYTES): void {
   serve({
     "GET /v1/sandboxes": page(rows((at) => aSandbox({ name: `box-${at}`, createdAt, image: "host" }))),
@@ -62,6 +75,11 @@ function serveMuch(bytes = MUCH_BYTES): void {
       mode: "0644",
     }),
     [`GET /v1/sandboxes/${ID}/files`]: (_, response) => void response.end(textOf(bytes)),
+    "GET /v1/sandboxes/box/export": archive(bytes),
+    "GET /v1/drives/data/export": archive(bytes),
+    "POST /v1/sandboxes/import": json(201, aSandbox({ labels: { long: textOf(bytes) } })),
+    "POST /v1/drives/import": json(201, aDrive({ labels: { long: textOf(bytes) } })),
+    "POST /v1/backup": json(202, aBackup(bytes)),
   });
 }
 
@@ -77,6 +95,12 @@ const COMMANDS: readonly [command: string, code: number][] = [
   ["exec box -- cat big", 3],
   ["run -- cat big", 3],
   ["cp box:/big -", 0],
+  ["export box", 0],
+  ["drive export data", 0],
+  ["import --json /dev/null", 0],
+  ["drive import --json /dev/null", 0],
+  ["backup --json /b", 1],
+  ["backup /b", 1],
   ["run --help", 0],
 ];
 
@@ -92,7 +116,8 @@ describe("a command writes all of its output", () => {
       expect(stdout.toString()).toBe(`${code}\n${code} 0\n${code} 0\n`);
       const whole = await readFile(join(bench.directory, "whole"), "utf8");
       expect(whole.length).toBeGreaterThan(command.includes("help") ? 1_000 : 70_000);
-      if (code === 3 || command.startsWith("cp")) expect(whole === textOf(LITTLE_MORE_BYTES)).toBe(true);
+      if (code === 3 || /^(?:cp|(?:drive )?export) /.test(command))
+        expect(whole === textOf(LITTLE_MORE_BYTES)).toBe(true);
     }, 60_000);
   }
 
@@ -132,7 +157,13 @@ describe("a reader that leaves", () => {
 describe("a file that accepts no more data", () => {
   it("fails the command instead of cutting its output", async () => {
     serveMuch();
-    for (const command of ["ls --json", "cp box:/big -"]) {
+    for (const command of [
+      "ls --json",
+      "cp box:/big -",
+      "export box",
+      "import --json /dev/null",
+      "backup /b",
+    ]) {
       const { stdout, stderr } = await bash(`holdfast ${command} > /dev/full; echo $?`);
       expect(stdout.toString()).toBe("1\n");
       expect(stderr).toMatch(/^holdfast: cannot write the output: ENOSPC.*\nThe output is incomplete\.\n$/);
@@ -223,4 +254,15 @@ describe("a reader that stops reading", () => {
     child.stdout?.resume();
     await child.ended;
   }, 30_000);
+});
+
+it("no other folder writes to stdout or stderr itself", async () => {
+  const src = join(import.meta.dirname, "..");
+  const writing: string[] = [];
+  for await (const file of glob("**/*.ts", { cwd: src })) {
+    if (/^(?:output|testing)\/|\.test\.ts$/.test(file)) continue;
+    const text = await readFile(join(src, file), "utf8");
+    if (/\bstd(?:out|err)\??\.(?:write|end)\(|\bconsole\./.test(text)) writing.push(file);
+  }
+  expect(writing).toEqual([]);
 });

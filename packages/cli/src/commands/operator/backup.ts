@@ -7,6 +7,7 @@ import type { Command } from "commander";
 import type { Context } from "../../context.ts";
 import { EXIT, Failure } from "../../failure.ts";
 import { withSpinner } from "../../output/spinner.ts";
+import { print } from "../../output/streams.ts";
 import { asJson, counted, table } from "../../output/table.ts";
 
 /** The program that takes backups without a server, and restores them. It runs as root on the server's machine. */
@@ -38,7 +39,7 @@ export function registerBackup(program: Command, context: Context): void {
       const backup = isServerStopped()
         ? await offline<Backup>(["backup", path])
         : await online(context, context.client(), path);
-      process.stdout.write(json ? asJson(backup) : textOf(backup));
+      print(json ? asJson(backup) : textOf(backup));
       if (backup.state === "failed") throw new Failure(`the backup failed: ${backup.error}`);
       if (backup.state === "incomplete") context.exitCode = EXIT.failed;
     });
@@ -63,7 +64,7 @@ export function registerBackup(program: Command, context: Context): void {
     )
     .action(async (backup: string, directory: string, { json }: { json?: boolean }) => {
       const restored = await offline<Restored>(["restore", resolve(backup), resolve(directory)]);
-      process.stdout.write(json ? asJson(restored) : restoredText(restored));
+      print(json ? asJson(restored) : restoredText(restored));
       if ([...restored.sandboxes, ...restored.drives].some(({ reason }) => reason !== null))
         context.exitCode = EXIT.failed;
     });

@@ -1,9 +1,10 @@
-import { once } from "node:events";
 import { createReadStream } from "node:fs";
 import type { Command } from "commander";
 import type { Context } from "../../context.ts";
 import { usage } from "../../failure.ts";
+import { print, writeTo } from "../../output/streams.ts";
 import { asJson } from "../../output/table.ts";
+import { unreadable } from "../../transfer/local-file.ts";
 
 interface ImportOptions {
   name?: string;
@@ -39,7 +40,7 @@ export function registerExport(program: Command, context: Context): void {
     .action(async (file: string, { name, json }: ImportOptions) => {
       const { signal } = context.interruption;
       const made = await context.client().importSandbox(archiveIn(file), { name, signal });
-      process.stdout.write(json ? asJson(made) : `${made.name ?? made.id}\n`);
+      print(json ? asJson(made) : `${made.name ?? made.id}\n`);
     });
 }
 
@@ -65,18 +66,22 @@ export function registerDriveExport(drive: Command, context: Context): void {
     .action(async (file: string, { name, json }: ImportOptions) => {
       const { signal } = context.interruption;
       const made = await context.client().importDrive(archiveIn(file), { name, signal });
-      process.stdout.write(json ? asJson(made) : `${made.name}\n`);
+      print(json ? asJson(made) : `${made.name}\n`);
     });
 }
 
-const archiveIn = (file: string): AsyncIterable<Uint8Array> =>
-  file === "-" ? process.stdin : createReadStream(file);
+async function* archiveIn(file: string): AsyncGenerator<Uint8Array> {
+  try {
+    yield* file === "-" ? process.stdin : createReadStream(file);
+  } catch (error) {
+    throw unreadable(file, error);
+  }
+}
 
 async function write(context: Context, kind: "sandboxes" | "drives", ref: string): Promise<void> {
   if (process.stdout.isTTY)
     throw usage("an archive cannot be written to a terminal", "Redirect it to a file: '> FILE'.");
   const { signal } = context.interruption;
-  for await (const chunk of await context.client().export(kind, ref, { signal }))
-    if (!process.stdout.write(chunk)) await once(process.stdout, "drain");
-  await new Promise<void>((done) => process.stdout.write("", () => done()));
+  for await (const piece of await context.client().export(kind, ref, { signal }))
+    await writeTo("stdout", piece, signal);
 }

@@ -8,6 +8,7 @@ import { Failure } from "../../failure.ts";
 import { withSpinner } from "../../output/spinner.ts";
 import { print } from "../../output/streams.ts";
 import { age, asJson, size, table } from "../../output/table.ts";
+import { unreadable } from "../../transfer/local-file.ts";
 
 export function registerImage(program: Command, context: Context): void {
   const image = program
@@ -79,8 +80,8 @@ Examples:
 
 async function archive(source: string): Promise<AsyncIterable<Uint8Array>> {
   if (source === "-") return process.stdin;
-  const found = await stat(source).catch((error: Error) => {
-    throw new Failure(`cannot read ${source}: ${error.message}`);
+  const found = await stat(source).catch((error: unknown) => {
+    throw unreadable(source, error);
   });
   return found.isDirectory()
     ? directoryArchive(source)
