@@ -27,7 +27,7 @@ export async function download(
   else if (found.kind === "file") await receiveFile(files, found, path, tally, signal);
   else if (found.kind === "symlink")
     await replaceEntry(path, (temporary) => symlink(found.target ?? "", temporary));
-  else tally.skip(found.path, `a ${found.kind}`);
+  else tally.skip(found.path, `it is a ${found.kind}`);
 }
 
 /** Writes a file to stdout, or a directory as a tar archive. */

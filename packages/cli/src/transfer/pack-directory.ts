@@ -10,9 +10,9 @@ const SMALL_BYTES = 1_048_576;
 const STREAM_BYTES = 262_144;
 
 /**
- * Packs a local directory into a tar archive while the archive is being read. The archive contains files, directories
- * and symbolic links with their permissions and times. Other kinds of entries are reported and left out, and so are
- * entries that disappear while the directory is packed.
+ * Packs a local directory into a tar archive while it is being read: files, directories and symbolic links with their
+ * permissions and times. Entries of other kinds, and entries whose names are not UTF-8, are reported and left out;
+ * entries that disappear meanwhile are left out.
  */
 export async function* packDirectory(directory: string, tally: Tally): AsyncGenerator<Uint8Array> {
   const archive = pack();
@@ -41,8 +41,13 @@ class Packing {
     for (let at = directories.pop(); at !== undefined; at = directories.pop()) {
       await this.#entry({ ...headerOf(at.name, at.stat), type: "directory" }, null);
       const base = at.name === "./" ? "" : at.name;
-      for (const name of await readdir(at.path)) {
-        const path = join(at.path, name);
+      for (const bytes of await readdir(at.path, { encoding: "buffer" })) {
+        const name = textOf(bytes);
+        const path = join(at.path, bytes.toString());
+        if (name === null) {
+          this.#tally.skip(path, "its name is not UTF-8");
+          continue;
+        }
         const found = await lstat(path).catch(nullIfGone);
         if (found?.isDirectory()) directories.push({ path, name: `${base}${name}/`, stat: found });
         else if (found !== null) await this.#leaf(path, base + name, found);
@@ -52,8 +57,10 @@ class Packing {
 
   async #leaf(path: string, name: string, stat: Stats): Promise<void> {
     if (stat.isFile()) return this.#file(path, name);
-    if (!stat.isSymbolicLink()) return this.#tally.skip(path, "not a file, directory or symbolic link");
-    await this.#entry({ ...headerOf(name, stat), type: "symlink", linkname: await readlink(path) }, null);
+    if (!stat.isSymbolicLink()) return this.#tally.skip(path, "it is not a file, directory or symbolic link");
+    const linkname = textOf(await readlink(path, { encoding: "buffer" }));
+    if (linkname === null) return this.#tally.skip(path, "its target is not UTF-8");
+    await this.#entry({ ...headerOf(name, stat), type: "symlink", linkname }, null);
   }
 
   async #file(path: string, name: string): Promise<void> {
@@ -110,7 +117,13 @@ class Packing {
 const drained = (sink: ReturnType<Pack["entry"]>): Promise<void> =>
   new Promise((resolve) => sink.once("drain", () => resolve()));
 
-/** The modification time is also stored in a pax record, because the tar header itself has no fractions of a second. */
+/** Decodes a name. Returns null if it is not UTF-8: the names in an archive are, and another name would be another file. */
+function textOf(bytes: Buffer): string | null {
+  const text = bytes.toString();
+  return Buffer.from(text).equals(bytes) ? text : null;
+}
+
+/** A pax record carries the fraction of the modification time, which the tar header itself lacks. */
 function headerOf(name: string, { mode, mtimeMs }: Stats): EntryHeader {
   const modifiedAt = Math.max(0, mtimeMs);
   return { name, mode, mtime: new Date(modifiedAt), pax: { mtime: String(modifiedAt / 1_000) } };

@@ -28,9 +28,10 @@ export class Tally {
     this.#update();
   }
 
+  /** Reports a skipped entry. `why` is a clause, such as "it is a socket". */
   skip(path: string, why: string): void {
     this.#skipped += 1;
-    printError(`holdfast: skipped ${printable(path)}: it is ${why}\n`);
+    printError(`holdfast: skipped ${printable(path)}: ${why}\n`);
   }
 
   async *counted(pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {

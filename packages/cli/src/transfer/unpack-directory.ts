@@ -109,7 +109,7 @@ class Unpacking {
     else if (path === this.#target) throw new Failure("the archive has an entry without a name");
     else if (header.type === "file") return this.#file(path, entry);
     else if (header.type === "symlink") await this.#link(path, header);
-    else this.#tally.skip(header.name, `a ${header.type}`);
+    else this.#tally.skip(header.name, `it is a ${header.type}`);
     entry.resume();
   }
 

@@ -2,7 +2,7 @@ import { createReadStream, type Stats } from "node:fs";
 import { readFile, stat } from "node:fs/promises";
 import { basename } from "node:path";
 import { type FileStat, type Files, HoldfastError, NotFoundError } from "@holdfast/sdk";
-import { Failure } from "../failure.ts";
+import { unreadable } from "./local-file.ts";
 import { packDirectory } from "./pack-directory.ts";
 import { targetOf } from "./place.ts";
 import type { Tally } from "./tally.ts";
@@ -21,15 +21,15 @@ export async function upload(
   tally: Tally,
   signal: AbortSignal,
 ): Promise<void> {
-  const found = await stat(source).catch((error: Error) => {
-    throw new Failure(`cannot read ${source}: ${error.message}`);
+  const found = await stat(source).catch((error: unknown) => {
+    throw unreadable(source, error);
   });
   const there = await statOf(files, target, signal);
   const name = source === "." || source.endsWith("/.") ? source : basename(source);
   const path = targetOf(name, target, there?.kind === "directory");
   if (found.isDirectory()) await sendDirectory(files, source, path, tally, signal);
   else if (found.isFile()) await sendFile(files, source, found, path, tally, signal);
-  else tally.skip(source, "not a file or directory");
+  else tally.skip(source, "it is not a file or directory");
 }
 
 /** Copies a stream to a file or, if the target is a directory, unpacks it there as a tar archive. */

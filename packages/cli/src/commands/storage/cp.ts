@@ -17,7 +17,7 @@ export function registerCp(program: Command, context: Context): void {
     .description(
       "Copies a file, or a directory with its contents. If the target is an existing directory, copies into it; 'dir/.' copies " +
         "the contents of dir. Preserves permissions and symbolic links, and the times of a directory's contents, but not " +
-        "owners. Skips sockets, pipes and devices.\n\n" +
+        "owners. Skips and reports sockets, pipes, devices and local names that are not UTF-8.\n\n" +
         "With - as the target, a directory is written to stdout as a tar archive. With - as the source and a target that is " +
         "a directory or ends with '/', stdin is unpacked as a tar archive.",
     )
