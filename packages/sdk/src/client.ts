@@ -71,6 +71,8 @@ export class Holdfast {
 
   constructor(options: ClientOptions = {}) {
     checkOptions(options, CLIENT_OPTIONS, { method: "new Holdfast", url: options.url ?? "" });
+    checkUrl("url", options.url);
+    if (!options.url) checkUrl("HOLDFAST_URL", process.env.HOLDFAST_URL);
     const calls = new Calls({
       url: options.url,
       apiKey: options.apiKey,
@@ -113,33 +115,38 @@ export class Holdfast {
   }
 
   /** Starts a backup of the installation, to an empty directory on the server's machine. Returns at once. */
-  backup(directory: string, { signal }: CallOptions = {}): Promise<Backup> {
+  backup(directory: string, { signal, ...unknown }: CallOptions = {}): Promise<Backup> {
     return this.#calls.json({
       method: "POST",
       path: "/v1/backup",
       json: { directory },
       idempotent: false,
       signal,
+      unknown,
     });
   }
 
   /** Returns the state of the last backup that the server started, or null if there was none. */
-  async lastBackup({ signal }: CallOptions = {}): Promise<Backup | null> {
+  async lastBackup({ signal, ...unknown }: CallOptions = {}): Promise<Backup | null> {
     try {
-      return await this.#calls.json({ method: "GET", path: "/v1/backup", idempotent: true, signal });
+      return await this.#calls.json({ method: "GET", path: "/v1/backup", idempotent: true, signal, unknown });
     } catch (error) {
       if (error instanceof NotFoundError) return null;
       throw error;
     }
   }
 
-  /** Exports a sandbox or drive as one archive. The archive of a sandbox contains neither its memory nor its drives. */
-  export(kind: Transferred, ref: string, { signal }: CallOptions = {}): Promise<AsyncGenerator<Uint8Array>> {
+  /** Exports a sandbox or drive as one archive. The archive contains neither the sandbox's memory nor its drives. */
+  export(
+    kind: Transferred,
+    ref: string,
+    { signal, ...unknown }: CallOptions = {},
+  ): Promise<AsyncGenerator<Uint8Array>> {
     const path = `/v1/${kind}/${encodeURIComponent(ref)}/export`;
     const type = "application/x-tar";
     return this.#calls.stream({
       ...{ method: "GET", path, type, headers: { accept: type } },
-      ...{ idempotent: false, waitMs: TRANSFER_WAIT_MS, signal },
+      ...{ idempotent: false, waitMs: TRANSFER_WAIT_MS, signal, unknown },
     });
   }
 
@@ -162,7 +169,7 @@ export class Holdfast {
   #import<Result>(
     kind: Transferred,
     archive: AsyncIterable<Uint8Array>,
-    { name, signal }: CallOptions & { name?: string | undefined },
+    { name, signal, ...unknown }: CallOptions & { name?: string | undefined },
   ): Promise<Result> {
     return this.#calls.upload<Result>({
       method: "POST",
@@ -173,6 +180,7 @@ export class Holdfast {
       idempotent: false,
       waitMs: TRANSFER_WAIT_MS,
       signal,
+      unknown,
     });
   }
 
@@ -220,6 +228,11 @@ export class Holdfast {
   close(): void {
     this.#calls.close();
   }
+}
+
+function checkUrl(name: string, value: string | undefined): void {
+  if (!value || (URL.canParse(value) && /^https?:$/.test(new URL(value).protocol))) return;
+  throw new TypeError(`${name} is '${value}', which is not an HTTP URL.`);
 }
 
 function patienceOf({ outageMs = PATIENCE.outageMs }: ClientOptions): Patience {

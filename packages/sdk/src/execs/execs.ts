@@ -118,7 +118,7 @@ export async function run(
   return resultOf(calls, exec);
 }
 
-const OUTPUT_OPTIONS = {
+export const OUTPUT_OPTIONS = {
   ...WAIT_OPTIONS,
   cursor: true,
   follow: true,
@@ -127,6 +127,8 @@ const OUTPUT_OPTIONS = {
   hold: true,
   onConnection: true,
 } as const;
+
+const STDIN_OPTIONS = { ...WAIT_OPTIONS, end: true } as const;
 
 const whereIs = (calls: Calls, id: string) => calls.where({ method: "GET", path: execPath(id) });
 
@@ -288,7 +290,8 @@ class Run implements ExecRun {
     return this.#ask("POST", "/signal", { signal: name }, { idempotent: false, signal, unknown });
   }
 
-  resize({ cols, rows }: TerminalSize, { signal, ...unknown }: CallOptions = {}): Promise<Exec> {
+  resize({ cols, rows, ...fields }: TerminalSize, { signal, ...options }: CallOptions = {}): Promise<Exec> {
+    const unknown = { ...fields, ...options };
     return this.#ask("POST", "/resize", { cols, rows }, { idempotent: true, signal, unknown });
   }
 
@@ -314,6 +317,7 @@ class Run implements ExecRun {
     options: StdinOptions,
     work: (how: { end: boolean; signal: AbortSignal | undefined }) => Promise<void>,
   ): Promise<void> {
+    checkOptions(options, STDIN_OPTIONS, whereIs(this.#calls, this.id));
     const waiting = new Waiting(options);
     try {
       await work({ end: options.end ?? false, signal: waiting.signal });

@@ -9,12 +9,12 @@ import type {
   ProcessOutputOptions,
   WaitOptions,
 } from "../api.ts";
-import { HoldfastError, ProcessNotReadyError } from "../errors.ts";
+import { checkOptions, HoldfastError, ProcessNotReadyError } from "../errors.ts";
 import { type Calls, pause } from "../transport/calls.ts";
 import { backoff } from "../transport/retry.ts";
 import type { Exec, Process, ProcessList, ProcessStatus } from "../types.generated.ts";
-import { getRun } from "./execs.ts";
-import { Waiting } from "./waiting.ts";
+import { getRun, OUTPUT_OPTIONS } from "./execs.ts";
+import { WAIT_OPTIONS, Waiting } from "./waiting.ts";
 
 /**
  * How long one request waits for the process. The wait is shorter than the timeouts of proxies. If the process has not
@@ -74,9 +74,9 @@ export class ProcessesOf implements Processes {
     return (await this.#calls.json<ProcessList>(call)).items;
   }
 
-  async get(nameOrId: string, options: CallOptions = {}): Promise<ProcessHandle> {
+  async get(nameOrId: string, { signal, ...unknown }: CallOptions = {}): Promise<ProcessHandle> {
     const path = pathOf(this.#base, nameOrId);
-    return new Handle(this.#calls, this.#base, await show(this.#calls, path, 0, options.signal));
+    return new Handle(this.#calls, this.#base, await show(this.#calls, path, 0, signal, unknown));
   }
 
   stop(nameOrId: string, options: CallOptions = {}): Promise<Process> {
@@ -87,6 +87,8 @@ export class ProcessesOf implements Processes {
     return restart(this.#calls, pathOf(this.#base, nameOrId), options);
   }
 }
+
+const { cursor: _cursor, ...PROCESS_OUTPUT_OPTIONS } = OUTPUT_OPTIONS;
 
 const pathOf = (base: string, nameOrId: string): string => `${base}/${encodeURIComponent(nameOrId)}`;
 
@@ -150,6 +152,7 @@ class Handle implements ProcessHandle {
   }
 
   async ready(options: WaitOptions = {}): Promise<Process> {
+    checkOptions(options, WAIT_OPTIONS, this.#calls.where({ method: "GET", path: this.#path }));
     const waiting = new Waiting(options);
     try {
       for (let hasty = 0; ; ) {
@@ -172,6 +175,7 @@ class Handle implements ProcessHandle {
   }
 
   async *output(options: ProcessOutputOptions = {}): AsyncGenerator<ProcessChunk, void, undefined> {
+    checkOptions(options, PROCESS_OUTPUT_OPTIONS, this.#calls.where({ method: "GET", path: this.#path }));
     const { signal } = options;
     const isFollowed = options.follow ?? true;
     for (let run = (await this.refresh({ signal })).runs; ; run += 1) {

@@ -8,6 +8,7 @@ import {
   maybeDispatched,
   noServer,
   refuseUnknown,
+  silent,
   unexpected,
   type Where,
   whereOf,
@@ -168,19 +169,29 @@ export class Calls {
     const where = { method: init.method ?? "GET", url: this.#base + path };
     const headers = new Headers(init.headers);
     if (this.#endpoint.apiKey !== undefined) headers.set("x-holdfast-key", this.#endpoint.apiKey);
-    const sent = { ...init, headers, redirect: "manual", duplex: "half" } as RequestInit;
+    const given = new AbortController();
+    const signal = init.signal ? AbortSignal.any([init.signal, given.signal]) : given.signal;
+    const sent = { ...init, headers, signal, redirect: "manual", duplex: "half" } as RequestInit;
     const { fetch = globalThis.fetch } = this.#options;
-    const response = await fetch(where.url, sent).catch((error: unknown) => {
+    // The program may take any time to respond. Only a server that shows no sign of life ends the wait.
+    const watch = this.#pulse.watch((silentMs) => given.abort(silent(where, silentMs, "unknown", silentMs)));
+    try {
+      const response = await fetch(where.url, sent);
+      watch.heard();
+      this.#acquainted = true;
+      const code = response.headers.get("x-holdfast-error");
+      if (code === null) return response;
+      throw this.#error(where, response.status, (await response.text()) || wordless(where, code));
+    } catch (error) {
       init.signal?.throwIfAborted();
-      // `fetch` throws an error with a cause if the network failed, and an error without a cause if the request is
-      // invalid.
+      given.signal.throwIfAborted();
+      if (error instanceof HoldfastError) throw error;
+      // `fetch` throws an error without a cause if the request is invalid, and with a cause if the network failed.
       const isNetworks = error instanceof Error && error.cause !== undefined;
       throw isNetworks ? lost(where, error) : error;
-    });
-    this.#acquainted = true;
-    const code = response.headers.get("x-holdfast-error");
-    if (code === null) return response;
-    throw this.#error(where, response.status, (await response.text()) || wordless(where, code));
+    } finally {
+      watch.end();
+    }
   }
 
   outage(call: Repeated): Outage {
@@ -264,9 +275,10 @@ export class Calls {
 
   #error(where: Where, status: number, text: string): HoldfastError {
     const error = errorOf(where, status, text.slice(0, ERROR_LIMIT_BYTES));
-    const { problem } = this.#endpoint;
+    const { problem, apiKey } = this.#endpoint;
     if (!(error instanceof AuthenticationError) || problem === undefined) return error;
-    return new AuthenticationError({ ...error, message: error.message, hint: problem, cause: error.cause });
+    const message = apiKey === undefined ? "The request was sent without an API key." : error.message;
+    return new AuthenticationError({ ...error, message, hint: problem, cause: error.cause });
   }
 }
 

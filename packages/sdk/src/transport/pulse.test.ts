@@ -42,6 +42,8 @@ describe("a server that accepts connections and never responds", () => {
         "that runs a command": box.exec("true"),
         "that waits for a command": run.result(),
         "that sends a body": box.files.write("/tmp/a", Buffer.alloc(10)),
+        "that reaches a port": box.port(80).fetch("/"),
+        "that sends a body to a port": box.port(80).fetch("/", { method: "POST", body: "x" }),
         "that reads a file": box.files.readText("/tmp/a"),
         "that reads output": output.next(),
         "that follows events": used.events.follow()[Symbol.asyncIterator]().next(),
