@@ -20,9 +20,13 @@ const ACCESS: ReadonlySet<ErrorCode> = new Set(["unauthorized", "preview_denied"
 const ACCESS_HINT = "Ask the owner of this page for a new link.";
 
 /**
- * Returns the hint for a visitor. A visitor knows only the page's URL, and has neither a key nor a shell on the
- * server's machine.
+ * Rewords an error about access, which any visitor of a link may get. The hints of other errors help the program that
+ * made the request.
  */
+export const forVisitor = (error: VisibleError): VisibleError =>
+  ACCESS.has(error.code) ? { ...error, hint: ACCESS_HINT } : error;
+
+/** Returns the hint for a visitor, who has a link and neither a key nor a shell on the server's machine. */
 function visitorHint({ code, retryable }: VisibleError): string {
   if (ACCESS.has(code)) return ACCESS_HINT;
   return retryable ? "Try again in a moment." : "Ask the owner of this page what to do.";

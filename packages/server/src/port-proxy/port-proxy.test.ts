@@ -641,6 +641,24 @@ describe("on a port's own host", () => {
     expect(text).toContain("Ask the owner of this page");
   });
 
+  test.each([
+    ["without a token", { host: HOST, path: "/" }, 401],
+    ["with a wrong token", { host: HOST, path: "/?holdfast_token=wrong" }, 403],
+    ["with a damaged link", { path: "/preview/garbage/" }, 403],
+    ["with half a link", { path: "/preview/" }, 403],
+  ])("a visitor %s gets the same advice as a page and as JSON", async (_how, asked, status) => {
+    const { engine } = await inside(echo);
+    await using server = await serve(engine);
+    const advice = "Ask the owner of this page for a new link.";
+    const json = await hear(server, asked);
+    expect(json.status).toBe(status);
+    expect(JSON.parse(json.text)).toMatchObject({ error: { hint: advice } });
+    const page = await hear(server, { ...asked, headers: { "sec-fetch-mode": "navigate" } });
+    expect(page).toMatchObject({ status, headers: { "content-type": "text/html; charset=utf-8" } });
+    expect(page.text).toContain(advice);
+    expect(page.text + json.text).not.toContain("/v1/");
+  });
+
   test("revoking a token closes the connections it admitted", async () => {
     const found = await inside((_request, response) => response.write("first"));
     await using server = await serve(found.engine);

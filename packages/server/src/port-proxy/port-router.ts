@@ -8,9 +8,8 @@ import type { RequestSummary, RouteContext } from "../http/context.ts";
 import { publicOrigin } from "../http/public-origin.ts";
 import { retryAfterSeconds } from "../http/retry-after.ts";
 import type { StartupHold } from "../http/startup-hold.ts";
-import type { WireError } from "../ports/wire-error.ts";
 import { type Presented, presented, TOKEN_COOKIE } from "./credentials.ts";
-import { renderErrorPage } from "./error-page.ts";
+import { forVisitor, renderErrorPage } from "./error-page.ts";
 import { ERROR_HEADER, requestHeaders, responseHeaders } from "./headers.ts";
 import { PortProxy, type PortRequest, type PortResponse } from "./port-proxy.ts";
 import { isAnsweredPreflight } from "./preview-headers.ts";
@@ -296,9 +295,8 @@ export class PortRouter {
     }
     const known = isHoldfastError(error) ? error.retryAfterMs : undefined;
     const seconds = retryAfterSeconds(body.error.code, this.#context.numbers, known);
-    const shown = forVisitor(body);
-    const page = isVisit(request) ? renderErrorPage(status, shown.error) : null;
-    const text = page ?? JSON.stringify(shown);
+    const page = isVisit(request) ? renderErrorPage(status, body.error) : null;
+    const text = page ?? JSON.stringify({ ...body, error: forVisitor(body.error) });
     const own = {
       "content-type": page === null ? "application/json; charset=utf-8" : "text/html; charset=utf-8",
       "content-length": String(Buffer.byteLength(text)),
@@ -315,15 +313,6 @@ export class PortRouter {
 }
 
 const CORS = /^(?:access-control-.*|vary)$/i;
-
-/**
- * Hint of an error page. Any visitor with the page's URL may read it, and a visitor has no API key, so the hint for API
- * callers would not help.
- */
-const VISITOR_HINT = "Ask for a new link to this page.";
-
-const forVisitor = (body: WireError["body"]): WireError["body"] =>
-  body.error.code === "unauthorized" ? { ...body, error: { ...body.error, hint: VISITOR_HINT } } : body;
 
 const NO_ENTRY = "Access to this port needs a preview link or an API key.";
 
