@@ -18,7 +18,7 @@ import { acceptJson } from "./http/json-body.ts";
 import { retryAfterSeconds } from "./http/retry-after.ts";
 import { createScrub, type Scrub } from "./http/scrub.ts";
 import { StartupHold } from "./http/startup-hold.ts";
-import { checkQuery, validatorCompiler } from "./http/validation.ts";
+import { checkBody, checkQuery, validatorCompiler } from "./http/validation.ts";
 import { toWireError } from "./http/wire-errors.ts";
 import { registerDocs } from "./openapi/docs-page.ts";
 import { RouteTable } from "./openapi/route-table.ts";
@@ -200,6 +200,7 @@ function registerHooks(app: App, context: RouteContext, start: StartupHold): voi
   app.addHook("preValidation", (request, _reply, done) => {
     if (request.routeOptions.config.optionalBody) request.body ??= {};
     checkQuery(request);
+    checkBody(request);
     done();
   });
   app.addHook("onResponse", (request, reply, done) => {

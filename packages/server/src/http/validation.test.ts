@@ -56,3 +56,59 @@ test("names of unknown fields are quoted up to a limit", async () => {
   expect(message).toMatch(/unknown fields, among them "0xy+", "1xy+"/);
   expect(message.length).toBeLessThan(1_000);
 });
+
+const process = { name: "web", argv: ["x"] };
+
+test.each<[path: string, body: object, expected: string]>([
+  ["/v1/sandboxes", { labels: { "a b": "c" } }, 'body/labels has the invalid key "a b".'],
+  ["/v1/sandboxes", { env: { "1A": "2" } }, 'body/env has the invalid key "1A".'],
+  [
+    "/v1/sandboxes/box/processes",
+    { ...process, readyWhen: { port: 99_999, withinMs: 5 } },
+    "body/readyWhen/port must be <= 65535.",
+  ],
+  [
+    "/v1/sandboxes/box/processes",
+    { ...process, readyWhen: { output: "" } },
+    "body/readyWhen/output must not be empty.",
+  ],
+  [
+    "/v1/sandboxes/box/processes",
+    { ...process, readyWhen: {} },
+    'body/readyWhen lacks the field "port" or lacks the field "output".',
+  ],
+  [
+    "/v1/sandboxes/box/execs",
+    { argv: ["x"], onWake: { signal: "hup" } },
+    'body/onWake/signal must match pattern "^SIG[A-Z0-9]{2,10}$".',
+  ],
+  ["/v1/sandboxes/box/execs", { argv: ["x"], onWake: "HUP" }, "body/onWake must be object."],
+  ["/v1/execs/exe_1/signal", {}, 'body lacks the field "signal".'],
+  [
+    "/v1/sandboxes",
+    { ifExists: "x", name: "Not A Name" },
+    'body/name must match pattern "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"; body/ifExists must be one of "return", "fail".',
+  ],
+  ["/v1/sandboxes/box/pause", { foo: 1 }, 'body has the unknown field "foo". This call has no body.'],
+  ["/v1/audit", ["x"], "This call has no body."],
+])("POST %s with %j is refused in words that are true for it", async (path, body, expected) => {
+  expect(await ask(path, body)).toEqual({ status: 400, message: expected });
+});
+
+test("a path parameter, and a body that is not JSON, are named too", async () => {
+  expect((await ask("/v1/images/a%20b")).message).toMatch(/^path\/name must match pattern/);
+  await using server = await serve(engine as never);
+  const init = { ...json({}), headers: { authorization, "content-type": "application/json" }, body: "{a" };
+  const answer = await fetch(`${server.url}/v1/sandboxes`, init);
+  expect(await answer.json()).toMatchObject({ error: { message: "The body is not valid JSON." } });
+});
+
+test("a call without a body accepts an empty one", async () => {
+  const calls = { ...engine, audit: async () => ({}) };
+  await using server = await serve(calls as never);
+  const headers = { authorization, "content-type": "application/json" };
+  for (const body of [undefined, "", "{}"]) {
+    const init = { method: "POST", headers, ...(body === undefined ? {} : { body }) };
+    expect((await fetch(`${server.url}/v1/audit`, init)).status).not.toBe(400);
+  }
+});

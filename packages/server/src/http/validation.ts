@@ -1,14 +1,15 @@
+import { Readable } from "node:stream";
 import { type TSchema, TypeBoxValidatorCompiler } from "@fastify/type-provider-typebox";
 import { HoldfastError } from "@holdfast/contract";
 import type { FastifyRequest, FastifySchemaCompiler } from "fastify";
-import { quoteFields } from "./wire-errors.ts";
+import { describeFindings, type Finding, quoteFields } from "./findings.ts";
 
 /**
  * Validates requests. Bodies are taken literally: `"1"` is not a number. Query and path values are text, so numbers,
  * booleans and lists are first parsed strictly: `1.5` is not an integer and `yes` is not a boolean.
  */
 export const validatorCompiler: FastifySchemaCompiler<TSchema> = (route) => {
-  const check = TypeBoxValidatorCompiler({ ...route, httpPart: "body" });
+  const check = wordedCheck(route);
   if (route.httpPart === "body") return check;
   const properties = Object.entries(propertiesOf(route.schema));
   return (value: Record<string, unknown>) => {
@@ -19,6 +20,23 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = (route) => {
     return check(read);
   };
 };
+
+/** The parts of a request as messages call them. */
+const PLACES: Readonly<Record<string, string>> = { querystring: "query", params: "path", headers: "header" };
+
+type Compiled = Parameters<FastifySchemaCompiler<TSchema>>[0];
+
+/** Returns the validator of one part of a request, which describes what is wrong. */
+function wordedCheck(route: Compiled): (value: unknown) => { value: unknown } | { error: HoldfastError } {
+  const check = TypeBoxValidatorCompiler({ ...route, httpPart: "body" });
+  const part = route.httpPart ?? "request";
+  return (value) => {
+    const result = check(value) as { value: unknown } | { error: Finding[] };
+    if (!("error" in result)) return result;
+    const message = describeFindings(result.error, route.schema, PLACES[part] ?? part);
+    return { error: new HoldfastError("invalid_request", { message }) };
+  };
+}
 
 /**
  * Path prefix of Holdfast's own API. Unknown query fields are refused only below this prefix, because clients of other
@@ -43,6 +61,27 @@ export function checkQuery({ query, routeOptions }: Pick<FastifyRequest, "query"
     message: `query has the unknown ${fields} ${quoteFields(unknown)}. ${expected}`,
   });
 }
+
+/**
+ * Refuses fields in the JSON body of a call that has no body. A caller who sends an option to the wrong call believes
+ * that it applies.
+ */
+export function checkBody({ body, headers, routeOptions }: BodyPart): void {
+  const { url, schema } = routeOptions;
+  if (!url?.startsWith(OWN_API) || schema?.body !== undefined) return;
+  const isJson = headers["content-type"]?.startsWith("application/json") === true;
+  if (!isJson || body === undefined || body === null || isBytes(body)) return;
+  const names = typeof body === "object" && !Array.isArray(body) ? Object.keys(body) : null;
+  if (names?.length === 0) return;
+  const fields = names?.length === 1 ? "field" : "fields";
+  const found = names === null ? "" : `body has the unknown ${fields} ${quoteFields(names)}. `;
+  throw new HoldfastError("invalid_request", { message: `${found}This call has no body.` });
+}
+
+type BodyPart = Pick<FastifyRequest, "body" | "headers" | "routeOptions">;
+
+/** Whether the route reads the body itself, as bytes. */
+const isBytes = (body: unknown): boolean => body instanceof Uint8Array || body instanceof Readable;
 
 function propertiesOf(schema: TSchema): Record<string, { type?: unknown }> {
   return "properties" in schema ? (schema.properties as Record<string, { type?: unknown }>) : {};

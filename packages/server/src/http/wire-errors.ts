@@ -56,6 +56,7 @@ const FOREIGN: Readonly<Record<string, { code: ErrorCode; message?: string }>> =
     code: "invalid_request",
     message: "The body length does not match Content-Length.",
   },
+  FST_ERR_CTP_INVALID_JSON_BODY: { code: "invalid_request", message: "The body is not valid JSON." },
   FST_ERR_BAD_URL: { code: "invalid_request", message: "The URL is not valid." },
   FST_ERR_MAX_PARAM_LENGTH: { code: "invalid_request", message: "A part of the URL is too long." },
   HPE_HEADER_OVERFLOW: { code: "headers_too_large" },
@@ -76,68 +77,16 @@ const NAMED: Readonly<Record<string, ErrorCode>> = {
 interface ForeignError extends Error {
   code?: unknown;
   statusCode?: unknown;
-  validation?: ValidationFinding[];
-  validationContext?: string;
 }
 
 function fromHttpLibrary(thrown: unknown): HoldfastError | null {
   if (isHoldfastError(thrown)) return thrown;
   if (!(thrown instanceof Error)) return null;
   const error: ForeignError = thrown;
-  if (error.validation) {
-    return new HoldfastError("invalid_request", {
-      message: describeValidation(error.validation, error.validationContext ?? "request"),
-    });
-  }
   const named = NAMED[error.name];
   if (named) return new HoldfastError(named, { dispatched: "unknown", cause: error });
   const foreign = typeof error.code === "string" ? FOREIGN[error.code] : undefined;
   if (foreign) return new HoldfastError(foreign.code, foreign.message ? { message: foreign.message } : {});
   const isCallers = typeof error.statusCode === "number" && error.statusCode >= 400 && error.statusCode < 500;
   return isCallers ? new HoldfastError("invalid_request", { message: error.message }) : null;
-}
-
-interface ValidationFinding {
-  instancePath: string;
-  message?: string;
-  keyword?: string;
-  params?: { additionalProperties?: unknown };
-}
-
-const MAX_FINDINGS = 3;
-const PLACES: Readonly<Record<string, string>> = { querystring: "query", params: "path", headers: "header" };
-
-function describeValidation(findings: readonly ValidationFinding[], context: string): string {
-  const place = PLACES[context] ?? context;
-  const sentences = findings
-    .filter((finding) => finding.message !== "schema is false")
-    .slice(0, MAX_FINDINGS)
-    .map((finding) => `${place}${finding.instancePath} ${describeFinding(finding)}`);
-  if (sentences.length > 0) return `${sentences.join("; ")}.`;
-  // The validator reports a limited number of findings, and one of them, `schema is false`, for each unknown field. A
-  // request with many unknown fields gets no other findings.
-  const names = findings.map(({ instancePath }) => instancePath.slice(instancePath.lastIndexOf("/") + 1));
-  return `${place} has unknown fields, among them ${quoteFields(names)}.`;
-}
-
-/** Maximum number of field names that a message quotes. The number is limited because a caller chooses the fields. */
-const QUOTED_FIELDS = 5;
-/** Maximum length of a quoted field name. It is limited because a caller chooses the name. */
-const QUOTED_LENGTH = 64;
-
-/** Quotes field names for a message. */
-export function quoteFields(names: readonly string[]): string {
-  const quoted = names.slice(0, QUOTED_FIELDS).map((name) => JSON.stringify(name.slice(0, QUOTED_LENGTH)));
-  const more = names.length > QUOTED_FIELDS ? ` and ${names.length - QUOTED_FIELDS} more` : "";
-  return quoted.join(", ") + more;
-}
-
-/**
- * Describes one finding of the validator. For an unknown field, the validator's own message is replaced, because it
- * does not name the field.
- */
-function describeFinding({ keyword, params, message }: ValidationFinding): string {
-  const names = keyword === "additionalProperties" ? params?.additionalProperties : undefined;
-  if (!Array.isArray(names) || names.length === 0) return message ?? "is not valid";
-  return `has the unknown ${names.length === 1 ? "field" : "fields"} ${quoteFields(names.map(String))}`;
 }
