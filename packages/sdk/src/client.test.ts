@@ -1,5 +1,5 @@
-import { describe, expect, it } from "vitest";
-import { ConflictError, UnavailableError } from "./index.ts";
+import { describe, expect, it, onTestFinished, vi } from "vitest";
+import { ConflictError, Holdfast, UnavailableError } from "./index.ts";
 import { failure, useBench } from "./testing/bench.ts";
 import { drop, json, refuse } from "./testing/faulty-server.ts";
 
@@ -55,5 +55,25 @@ describe("errors", () => {
       expect(error).toBeInstanceOf(Class);
       expect(error.code).toBe(code);
     }
+  });
+});
+
+describe("a client", () => {
+  it("that found no key says that it sent none, and why", async () => {
+    vi.stubEnv("HOLDFAST_DIR", "/nonexistent/holdfast");
+    onTestFinished(() => void vi.unstubAllEnvs());
+    bench.server.answer(refuse(401, "unauthorized", { message: "The API key is missing or unknown." }));
+    const keyless = new Holdfast({ url: bench.server.url });
+    const error = await failure(keyless.stats());
+    expect(error.message).toBe("The request was sent without an API key.");
+    expect(error.hint).toContain("/nonexistent/holdfast does not exist");
+    expect((await failure(bench.holdfast.stats())).message).toBe("The API key is missing or unknown.");
+  });
+
+  it("refuses a URL that is none, and names where it comes from", () => {
+    expect(() => new Holdfast({ url: "notaurl", apiKey: "x" })).toThrow("url is 'notaurl'");
+    vi.stubEnv("HOLDFAST_URL", "ftp://example.com");
+    onTestFinished(() => void vi.unstubAllEnvs());
+    expect(() => new Holdfast()).toThrow("HOLDFAST_URL is 'ftp://example.com', which is not an HTTP URL.");
   });
 });
