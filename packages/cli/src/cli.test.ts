@@ -275,6 +275,19 @@ describe("holdfast", () => {
     expect(requests()).not.toContain(cancelled);
   });
 
+  it("says on a terminal what each Ctrl-C does, even if the server confirms none", async () => {
+    serve({ [output]: going, [interrupted]: () => {}, "DELETE /v1/execs/exe_1": () => {} });
+    await using person = atTerminal("exec box -- sleep 1000");
+    await person.sees("running");
+    person.type("\x03");
+    await person.sees("SIGINT is not confirmed yet; press Ctrl-C again to kill the command");
+    person.type("\x03");
+    await person.sees("killing the command; press Ctrl-C again to leave it");
+    await sleep(400);
+    person.type("\x03");
+    await person.sees("exit code 130");
+  });
+
   it("cancels a command that cannot be interrupted because it waits in the queue", async () => {
     const cancelled = "DELETE /v1/execs/exe_1";
     serve({

@@ -4,10 +4,12 @@ import { checkTerminal, detachOption, type ExecFlags, execOf, execOptions } from
 import { commandOf, given } from "../../arguments/values.ts";
 import type { Context } from "../../context.ts";
 import { usage } from "../../failure.ts";
+import { Interrupted } from "../../interrupt.ts";
 import { print, printError } from "../../output/streams.ts";
 import type { DetachKeys } from "../../terminal/detach-keys.ts";
 import { followWhole } from "../../terminal/follow.ts";
 import { forwardInterrupt } from "../../terminal/forward-interrupt.ts";
+import { notify } from "../../terminal/session.ts";
 import { signalName } from "./execs.ts";
 import { orHoldfastFailed } from "./run.ts";
 
@@ -93,7 +95,11 @@ export async function runHere(
     signal.throwIfAborted();
     return await followWhole(run, { input: stdin, detachKeys, signal });
   } catch (error) {
-    if (signal.aborted) await run.cancel();
+    if (signal.aborted) {
+      const isTyped = signal.reason instanceof Interrupted && signal.reason.signal === "SIGINT";
+      if (isTyped && process.stderr.isTTY) notify("killing the command; press Ctrl-C again to leave it");
+      await run.cancel();
+    }
     throw error;
   }
 }
