@@ -16,6 +16,11 @@ const NAME = "use up to 63 lower-case letters, digits and hyphens, such as my-bo
 
 const FIELDS: ReadonlyMap<string, Field> = new Map<string, Field>([
   ["name", { option: "the name", form: NAME }],
+  ["port", { option: "the port" }],
+  ["onWake", { option: "--on-wake", form: "use a signal such as HUP" }],
+  ["ref", { option: "the name or id", form: "use a name or id that the command's list shows" }],
+  ["id", { option: "the id", form: "use an id such as exe_3f9a" }],
+  ["path", { option: "the path", form: "use an absolute path without '..'" }],
   ["image", { option: "--image" }],
   ["memoryMb", { option: "--memory", unit: "MB" }],
   ["cpus", { option: "--cpus" }],
@@ -49,20 +54,38 @@ const FIELDS: ReadonlyMap<string, Field> = new Map<string, Field>([
   ["until", { option: "--until" }],
 ]);
 
-/** The start of a message about one field of a request, such as "body/resources/memoryMb must be >= 16". */
-const ABOUT_FIELD = /^(?:body|query|querystring|params)((?:\/[\w.-]+)+)\s+/;
+/** The start of a finding about one field of a request, such as "body/resources/memoryMb must be >= 16". */
+const ABOUT_FIELD = /^(?:body|query|path|header)((?:\/[^\s/]+)+)\s+/;
+/** Between two findings in one message. */
+const NEXT_FINDING = /; (?=(?:body|query|path|header)[/ ])/;
+/** The advice in the message about a paused sandbox; the CLI gives it as a hint, with the sandbox's id. */
+const RESUME_FIRST = / Resume it first: .*$/;
 /** Field names in camelCase, which are not English words. */
 const IDENTIFIERS = /\b[a-z]+[A-Z]\w*\b/g;
 
-/** Returns the error's message, with the CLI's own options in place of field names. */
-export function messageOf(error: HoldfastError): string {
-  const { message } = error;
-  const about = ABOUT_FIELD.exec(message);
-  if (about === null) return message.replace(/\b(\w+)( is \d+)\b/g, named).replace(IDENTIFIERS, optionOf);
+/** The error's message with the CLI's own options in place of fields. */
+export function messageOf({ message }: HoldfastError): string {
+  if (ABOUT_FIELD.test(message))
+    return `${message.replace(/\.$/, "").split(NEXT_FINDING).map(findingOf).join("; ")}.`;
+  return message
+    .replace(RESUME_FIRST, "")
+    .replace(/\b(\w+)( is \d+)\b/g, named)
+    .replace(/^(\w+)(?= must )/, (name) =>
+      FIELDS.get(name)?.option.startsWith("--") ? optionOf(name) : name,
+    )
+    .replace(IDENTIFIERS, optionOf);
+}
+
+function findingOf(finding: string): string {
+  const about = ABOUT_FIELD.exec(finding);
+  if (about === null) return finding;
   const names = about[1]?.split("/") ?? [];
-  const known = names.findLast((name) => FIELDS.has(name)) ?? "";
+  const known =
+    names.findLast((name) => FIELDS.get(name)?.option.startsWith("--")) ??
+    names.findLast((name) => FIELDS.has(name)) ??
+    "";
   const field = FIELDS.get(known) ?? { option: names.at(-1) ?? "" };
-  return `${field.option} ${ruleOf(message.slice(about[0].length), field)}`;
+  return `${field.option} ${ruleOf(finding.slice(about[0].length), field)}`;
 }
 
 const optionOf = (name: string): string => FIELDS.get(name)?.option ?? name;
@@ -77,8 +100,9 @@ const unitOf = ({ unit }: Field): string => (unit === undefined ? "" : ` ${unit}
 /** Rewords the part of a message that says what is wrong with a field. */
 function ruleOf(rule: string, field: Field): string {
   const { form } = field;
-  const isUnsaid = rule.startsWith("must match pattern") || rule.includes("additional properties");
-  if (isUnsaid && form !== undefined) return `is not valid: ${form}.`;
+  if (rule.startsWith("must match pattern"))
+    return form === undefined ? "is not valid" : `is not valid: ${form}`;
+  if (rule.startsWith("has the invalid key") && form !== undefined) return `${rule}: ${form}`;
   return rule.replace(/^must be (>=|<=) (\d+)/, (_, sign: string, bound: string) => {
     return `must be at ${sign === ">=" ? "least" : "most"} ${bound}${unitOf(field)}`;
   });
@@ -95,15 +119,23 @@ export function hintFor(error: HoldfastError): string {
   const isRepeated = hint.endsWith(EARLIER);
   const own = isRepeated ? hint.slice(0, -EARLIER.length) : hint;
   const words =
-    code === "invalid_request"
-      ? ABOUT_FIELD.test(message)
-        ? "Add --help to see what the command accepts."
-        : ""
-      : code === "unauthorized" && !own.includes("Authorization")
-        ? own
-        : (HINTS.get(code) ?? own.replace(AGAIN, "Run the command again"));
+    error.operation?.startsWith("import") && IMPORT_HINTS.has(code)
+      ? (IMPORT_HINTS.get(code) ?? "")
+      : code === "invalid_request"
+        ? ABOUT_FIELD.test(message)
+          ? "Add --help to see what the command accepts."
+          : ""
+        : code === "unauthorized" && !own.includes("Authorization")
+          ? own
+          : (HINTS.get(code) ?? own.replace(AGAIN, "Run the command again"));
   return isRepeated ? `${words} An earlier attempt may have taken effect.`.trim() : words;
 }
+
+/** Hints for the commands that import, which have no --if-exists. */
+const IMPORT_HINTS: ReadonlyMap<HoldfastError["code"], string> = new Map([
+  ["name_taken", "Choose another name with --name."],
+  ["drive_exists", "Choose another name with --name."],
+]);
 
 const AGAIN = /\b(?:Retry|Send) the (?:same )?request(?: again)?/;
 const VERSIONS = "Check with 'holdfast doctor' that this CLI and the server have the same version.";
@@ -112,7 +144,7 @@ const HINTS: ReadonlyMap<HoldfastError["code"], string> = new Map([
   ["bad_cursor", "Omit --since-cursor to start from the beginning."],
   [
     "unauthorized",
-    "Set HOLDFAST_API_KEY to a valid key. On the server's machine the CLI reads it from admin.key in the state directory (HOLDFAST_DIR).",
+    "Set HOLDFAST_API_KEY to a valid key. For a server on the same machine, set HOLDFAST_DIR to its state directory instead: the CLI finds the running server and its key there.",
   ],
   ["preview_denied", "'holdfast preview token' creates a new link."],
   [
@@ -166,6 +198,11 @@ const HINTS: ReadonlyMap<HoldfastError["code"], string> = new Map([
   ["too_many_held", "Run the command again in a moment."],
   ["too_many_streams", "Run the command again when some of the connections have closed."],
   ["request_timeout", "Nothing was done; run the command again."],
+  ["wrong_state", "'holdfast get' shows the sandbox's state."],
+  [
+    "sandbox_failed",
+    "'holdfast diagnose' explains the failure. If the sandbox's files are kept, they can be read until the time that 'holdfast get' shows, and 'holdfast restart' starts the sandbox again on them.",
+  ],
   ["wake_failed", "The cause explains why. The sandbox is still in standby; run the command again."],
   ["wake_timeout", "The wake is still in progress; run the command again."],
 ]);

@@ -1,6 +1,7 @@
 import { ERROR_CODES, ERRORS } from "@holdfast/contract";
-import { ExecUnfinishedError, HoldfastError, OutputDroppedError } from "@holdfast/sdk";
+import { ExecUnfinishedError, Holdfast, HoldfastError, OutputDroppedError } from "@holdfast/sdk";
 import { describe, expect, it } from "vitest";
+import { aSandbox, KEY, serve } from "../../server/src/testing/double.ts";
 import { Failure, report } from "./failure.ts";
 import { Interrupted } from "./interrupt.ts";
 
@@ -49,25 +50,34 @@ describe("an error of the server", () => {
       );
   });
 
-  it("names the option instead of the field", () => {
-    const hint = "Add --help to see what the command accepts.\n";
-    for (const [message, words] of [
-      ["body/resources/memoryMb must be >= 16.", "--memory must be at least 16 MB."],
-      ["body/lifecycle/expiresInMs must be <= 31536000000.", "--ttl must be at most 31536000000 ms."],
-      ["body/labels must not have additional properties.", "--label is not valid: use KEY=VALUE with"],
-      ['body/user must match pattern "^[a-z]$".', "--user is not valid: use a name, or uid[:gid]."],
-      ['query/name must match pattern "^[a-z]$".', "the name is not valid: use up to 63 lower-case"],
-      ["body/mounts/0/path must be string.", "--mount must be string."],
-      ["body/unheardOf must be string.", "unheardOf must be string."],
-    ] as const) {
-      const text = reported("invalid_request", message, "Compare the request with the schema.");
-      expect(text).toContain(`holdfast: ${words}`);
-      expect(text).toContain(hint);
-    }
+  it("about several limits names their options", () => {
     const size = "memoryMb is 102400, but this host has 24105 MB of memory; cpus is 64, but this host has 2.";
     expect(reported("invalid_request", size, "Compare the request with the schema.")).toBe(
       "holdfast: --memory is 102400 MB, but this host has 24105 MB of memory; --cpus is 64, but this host has 2.\n",
     );
+  });
+
+  it("about a value without its field names the option", () => {
+    const path = "cwd must be an absolute path without '..'.";
+    expect(reported("invalid_path", path)).toContain("--cwd must be an absolute path");
+  });
+
+  it("about a paused sandbox names the command that resumes it, and no request", () => {
+    const message = "The sandbox is paused. Resume it first: POST …/resume, or 'holdfast resume'.";
+    const paused = new HoldfastError({ ...facts, code: "wrong_state", message, sandboxId: "sbx_1" });
+    expect(report(paused).text).toBe("holdfast: The sandbox is paused.\nRun 'holdfast resume sbx_1'.\n");
+  });
+
+  it("about a failed sandbox prints the cause", () => {
+    const cause = { code: "disk_gone", message: "The disk is gone." };
+    const failed = new HoldfastError({
+      ...facts,
+      status: 410,
+      code: "sandbox_failed",
+      message: "It failed.",
+      cause,
+    });
+    expect(report(failed).text).toMatch(/^holdfast: It failed\. \(The disk is gone\.\)\n'holdfast diagnose'/);
   });
 
   it("keeps the hint that says where the key was looked for, and that an earlier attempt may have worked", () => {
@@ -76,3 +86,71 @@ describe("an error of the server", () => {
     expect(reported("name_taken", "Taken.", hint)).toMatch(/--if-exists return.*An earlier attempt may have/);
   });
 });
+
+describe("what the server says about a request", () => {
+  const HINT = "Add --help to see what the command accepts.\n";
+  const NAME = "the name is not valid: use up to 63 lower-case letters";
+
+  it.each<[words: string, call: (holdfast: Holdfast) => Promise<unknown>]>([
+    ["--memory must be at least 16 MB.", (to) => to.sandboxes.create({ resources: { memoryMb: 1 } })],
+    [
+      "--ttl must be at most 31536000000 ms.",
+      async (to) => (await box(to)).update({ lifecycle: { expiresInMs: 10 ** 12 } }),
+    ],
+    [
+      '--label has the invalid key "a b": use KEY=VALUE with',
+      (to) => to.sandboxes.create({ labels: { "a b": "c" } }),
+    ],
+    [
+      '--env has the invalid key "1A": use KEY=VALUE with',
+      (to) => to.sandboxes.create({ env: { "1A": "2" } }),
+    ],
+    [
+      "--label must not have more than 256 characters.",
+      (to) => to.sandboxes.create({ labels: { name: "x".repeat(300) } }),
+    ],
+    [
+      "--mount must be string.",
+      (to) => to.sandboxes.create({ mounts: [{ drive: "data", path: 5 as unknown as string }] }),
+    ],
+    [NAME, (to) => to.images.remove("a b")],
+    ["the name or id must not be empty.", (to) => to.sandboxes.get("")],
+    [
+      "the port must be at most 65535.",
+      async (to) => (await box(to)).processes.start("web", "x", { readyWhen: { port: 99_999 } }),
+    ],
+    [
+      "--on-wake is not valid: use a signal such as HUP.",
+      async (to) => (await box(to)).exec("x", { onWake: { signal: "hup" } }),
+    ],
+    [
+      "--user is not valid: use a name, or uid[:gid].",
+      async (to) => (await box(to)).exec("x", { user: "a b" }),
+    ],
+  ])("becomes %s", async (words, call) => {
+    const text = await answerTo(call);
+    expect(text).toContain(`holdfast: ${words}`);
+    expect(text).toContain(HINT);
+  });
+
+  it("is worded completely if it is about several fields", async () => {
+    const text = await answerTo((to) =>
+      to.sandboxes.create({ name: "Not A Name", resources: { memoryMb: 1 }, labels: { "a b": "c" } }),
+    );
+    expect(text).toContain(NAME);
+    expect(text).toContain("; --memory must be at least 16 MB");
+    expect(text).toContain('; --label has the invalid key "a b": use');
+    expect(text).not.toMatch(/body|memoryMb|\^/);
+  });
+});
+
+const box = (holdfast: Holdfast) => holdfast.sandboxes.get("box");
+
+/** Returns what the CLI prints when a call to a real HTTP layer fails. */
+async function answerTo(call: (holdfast: Holdfast) => Promise<unknown>): Promise<string> {
+  await using server = await serve({ sandboxes: { get: async () => aSandbox() } });
+  const holdfast = new Holdfast({ url: server.url, apiKey: KEY });
+  const error: unknown = await call(holdfast).catch((thrown: unknown) => thrown);
+  holdfast.close();
+  return report(error).text;
+}

@@ -58,6 +58,8 @@ function hintOf(error: unknown): string {
   if (error instanceof HoldfastError && error.code === "pending_cleanup" && error.sandboxId !== undefined) {
     return `'holdfast audit' shows the progress; 'holdfast rm ${error.sandboxId}' removes the sandbox now.`;
   }
+  if (error instanceof HoldfastError && error.code === "wrong_state" && / is paused\b/.test(error.message))
+    return `Run 'holdfast resume ${error.sandboxId ?? "SANDBOX"}'.`;
   if (error instanceof HoldfastError) return hintFor(error);
   return error instanceof Failure ? error.hint : "";
 }

@@ -51,7 +51,7 @@ export function programOf(context: Context): Command {
     .configureOutput({
       writeOut: print,
       writeErr: printError,
-      outputError: (text, write) => write(text.replace(/^error: /, "holdfast: ")),
+      outputError: (text, write) => write(wordedError(text)),
     })
     .addHelpText(
       "after",
@@ -92,6 +92,16 @@ Examples:
   registerBackup(program, context);
   return program;
 }
+
+/** Words the parser's errors as this CLI does, such as "the port '99999' is not valid". */
+const wordedError = (text: string): string =>
+  text
+    .replace(/^error: /, "holdfast: ")
+    .replace(/command-argument value '(.*)' is invalid for argument '([^']*)'/s, "the $2 '$1' is not valid")
+    .replace(
+      /option '(?:-\w, )?(--[\w-]+)[^']*' argument '(.*)' is invalid/s,
+      "the value '$2' of $1 is not valid",
+    );
 
 /**
  * Returns how a list shows a command: without `[options]`, which every command has, so that the descriptions fit beside

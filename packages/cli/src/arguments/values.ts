@@ -10,7 +10,10 @@ const SIZES_MB: Record<string, number> = { m: 1, mb: 1, g: 1024, gb: 1024 };
 export function duration(text: string): number {
   const [, number = "", unit = "s"] = /^(\d+(?:\.\d+)?)(ms|s|m|h)?$/.exec(text) ?? [];
   const ms = Math.round(Number(number) * (DURATIONS[unit] ?? 0));
-  if (ms < 1) throw new InvalidArgumentError("Use a duration such as 500ms, 30s, 5m or 2h.");
+  if (ms < 1)
+    throw new InvalidArgumentError(
+      "Use a duration of at least 1ms with a unit of ms, s, m or h, such as 500ms, 30s or 2h.",
+    );
   return ms;
 }
 
@@ -36,7 +39,8 @@ export function moment(text: string): Date {
 export function megabytes(text: string): number {
   const [, number = "", unit = "m"] = /^(\d+(?:\.\d+)?)(m|mb|g|gb)?$/i.exec(text) ?? [];
   const mb = Math.round(Number(number) * (SIZES_MB[unit.toLowerCase()] ?? 0));
-  if (mb < 1) throw new InvalidArgumentError("Use a size such as 512m or 2g.");
+  if (mb < 1)
+    throw new InvalidArgumentError("Use a size of at least 1m with a unit of m or g, such as 512m or 2g.");
   return mb;
 }
 
@@ -47,7 +51,7 @@ export function cores(text: string): number {
 }
 
 export function count(text: string): number {
-  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError("Use a whole number.");
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError("Use a whole number from 1 to 999999999.");
   return Number(text);
 }
 

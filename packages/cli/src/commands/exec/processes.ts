@@ -1,6 +1,6 @@
 import { type Process, ProcessNotReadyError, type ProcessOptions } from "@holdfast/sdk";
 import { type Command, Option } from "commander";
-import { count, duration, given, variable } from "../../arguments/values.ts";
+import { count, duration, given, port, variable } from "../../arguments/values.ts";
 import type { Context } from "../../context.ts";
 import { forEachOf } from "../../each.ts";
 import { Failure, usage } from "../../failure.ts";
@@ -66,10 +66,10 @@ function registerStart(program: Command, context: Context): void {
     )
     .option("--max-restarts <number>", "give up after this many consecutive restarts (default: 10)", count)
     .option("--backoff <time>", "wait before the first restart; doubles with each (default: 1s)", duration)
-    .option("--ready-port <port>", "ready when a program listens on this port", count)
+    .option("--ready-port <port>", "ready when a program listens on this port", port)
     .option("--ready-output <text>", "ready when the output contains this text")
     .option("--ready-within <time>", "how long the process may take to be ready (default: 60s)", duration)
-    .option("--connect-port <port>", "after a wake, a program must listen on this port again", count)
+    .option("--connect-port <port>", "after a wake, a program must listen on this port again", port)
     .option("--connect-within <time>", "how long --connect-port may take (default: 30s)", duration)
     .option("--no-wait", "do not wait until the process is ready")
     .option("--json", "print the process as JSON")
