@@ -155,7 +155,10 @@ describe("a sandbox that is broken from outside", () => {
     );
     expect((await errorOf(box.files.readText("/home/user/a"))).code).not.toBe("file_not_found");
     const error = await errorOf(box.exec("echo never"));
-    expect(error).toMatchObject({ code: "sandbox_failed" });
+    expect(error).toMatchObject({
+      code: "sandbox_failed",
+      cause: { code: expect.any(String), message: expect.any(String) },
+    });
     expect(error.message).toContain("the directory of its files is missing on the host");
     await box.delete();
     client.close();

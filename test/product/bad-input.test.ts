@@ -70,6 +70,14 @@ describe("bad input is a 4xx with a code and a hint", () => {
     await refused(server.fetch(path, { headers }), status, code);
   });
 
+  it("the image of this machine cannot be removed, and the message says why", async () => {
+    const answer = await server.fetch("/v1/images/host", { method: "DELETE" });
+    expect([answer.status, await answer.json()]).toMatchObject([
+      400,
+      { error: { message: "The image 'host' is part of this machine and can't be removed." } },
+    ]);
+  });
+
   it("a missing or wrong key", async () => {
     await refused(fetch(`${server.url}/v1/sandboxes`), 401, "unauthorized");
     await refused(
