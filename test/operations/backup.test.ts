@@ -228,6 +228,20 @@ describe("a backup of a serving installation", () => {
   });
 });
 
+it("a backup without a running server prints its result, and no log of the server that it starts", async () => {
+  const own = await TestServer.start({}, { dir: join(root, "stopped") });
+  await using _ = own;
+  const holder = own.client();
+  const { id } = await holder.sandboxes.create({ name: "box" });
+  holder.close();
+  await own.kill("SIGKILL");
+  // The server that the backup starts logs that the keeper is stopped.
+  process.kill(own.keeperPid(id), "SIGSTOP");
+  const { stdout, stderr } = await holdfast(own, "backup", join(root, "stopped-backup"));
+  expect(stdout).toMatch(/^Backed up 1 sandbox/);
+  expect(stderr).toBe("");
+});
+
 describe("a backup or restore that is killed", () => {
   const OFFLINE = join(import.meta.dirname, "../../packages/daemon/src/offline.ts");
   const BIG = "head -c 150000000 /dev/zero | tr '\\0' x > /home/user/big";

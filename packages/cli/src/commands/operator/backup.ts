@@ -1,13 +1,14 @@
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { isAbsolute, join, resolve } from "node:path";
+import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { type Backup, type Holdfast, stateDirectory } from "@holdfast/sdk";
 import type { Command } from "commander";
 import type { Context } from "../../context.ts";
 import { EXIT, Failure } from "../../failure.ts";
 import { withSpinner } from "../../output/spinner.ts";
-import { print } from "../../output/streams.ts";
+import { print, printError } from "../../output/streams.ts";
 import { asJson, counted, table } from "../../output/table.ts";
 
 /** The program that takes backups without a server, and restores them. It runs as root on the server's machine. */
@@ -130,9 +131,15 @@ function restoredText({ directory, installation, sandboxes, drives }: Restored):
   return `${listed}Restored ${what} to ${directory}, as installation ${installation}.\nStart a server on it with HOLDFAST_DIR=${directory}.\n`;
 }
 
-/** Runs the offline program. Its messages go to stderr as they are, and its result is JSON. */
+/**
+ * Runs the offline program. Its result is JSON, and its messages go to stderr as they are, except for the log of the
+ * server that it may start: that log is JSON, one line per entry.
+ */
 async function offline<Result>(args: readonly string[]): Promise<Result> {
-  const child = spawn(process.execPath, [OFFLINE, ...args], { stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(process.execPath, [OFFLINE, ...args], { stdio: ["ignore", "pipe", "pipe"] });
+  createInterface({ input: child.stderr }).on("line", (line) => {
+    if (!line.startsWith("{")) printError(`${line}\n`);
+  });
   let text = "";
   child.stdout.setEncoding("utf8").on("data", (chunk: string) => (text += chunk));
   const code = await new Promise<number>((done, failed) => {
