@@ -1,10 +1,12 @@
+import { execFile } from "node:child_process";
 import { createHash, randomBytes } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { promisify } from "node:util";
 import type { Holdfast, Sandbox } from "@holdfast/sdk";
 import { afterAll, beforeAll, describe, expect, it, vi } from "vitest";
 import { memoryStandby } from "../support/server/memory-standby.ts";
-import { TestServer } from "../support/server/test-server.ts";
+import { CLI, TestServer } from "../support/server/test-server.ts";
 import { Counters } from "../support/workloads/counters.ts";
 
 const BROKEN = join(import.meta.dirname, "..", "support", "server", "server-with-broken-wakes.ts");
@@ -269,6 +271,26 @@ describe.skipIf(!memoryStandby)("memory standby", () => {
     expect(stat).toMatch(/\) [DSRt] /);
     await box.resume();
     await counters.expectProgress(box);
+    await box.delete();
+  });
+});
+
+describe("a requested standby while the CLI follows a command", () => {
+  it("waits for the end of the command, whose output arrives", async () => {
+    const box = await client.sandboxes.create({ name: "followed" });
+    const env = { ...server.env, HOLDFAST_URL: server.url, HOLDFAST_API_KEY: server.key };
+    const script = "sleep 2; echo done";
+    const following = promisify(execFile)(
+      process.execPath,
+      [CLI, "exec", "followed", "--", "sh", "-c", script],
+      {
+        env,
+      },
+    );
+    await vi.waitFor(async () => expect((await box.execs.list()).items).toHaveLength(1), soon);
+    const standby = box.standby();
+    expect((await following).stdout).toBe("done\n");
+    expect((await standby).status).toBe("standby");
     await box.delete();
   });
 });

@@ -15,6 +15,7 @@ import {
   StoreConflict,
 } from "../ports/index.ts";
 import type { ExecRecord } from "../ports/records.ts";
+import { AwaitedReaders } from "./awaited-readers.ts";
 import { ExecDispatch } from "./exec-dispatch.ts";
 import { ExecFinish, type KillAttribution } from "./exec-finish.ts";
 import { ExecQueue } from "./exec-queue.ts";
@@ -57,6 +58,7 @@ export interface FoundRun {
  */
 export class ExecLedger {
   readonly holds: OutputHolds;
+  readonly awaitedReaders: AwaitedReaders;
   readonly #context: EngineContext;
   readonly #open: OpenExecs;
   readonly #finish: ExecFinish;
@@ -76,6 +78,7 @@ export class ExecLedger {
     const dispatch = new ExecDispatch(context, open, finish, holds);
     const queue = new ExecQueue(context, open, finish, dispatch);
     this.holds = holds;
+    this.awaitedReaders = new AwaitedReaders(context, (id) => open.get(id));
     this.#context = context;
     this.#open = open;
     this.#finish = finish;
@@ -127,6 +130,7 @@ export class ExecLedger {
     if (!options.isUncounted) live.countExec();
     await this.#storeStart(exec, options);
     live.touch();
+    this.awaitedReaders.expect(exec);
     if (exec.isQueued) {
       this.#queue.advance(live);
       return exec;

@@ -59,7 +59,6 @@ export class Execs implements ExecApi {
   readonly #finder: Finder;
   readonly #source: OutputSource;
   readonly #readers: Readers;
-
   constructor(context: EngineContext, gate: SandboxGate, ledger: ExecLedger, finder: Finder) {
     this.#context = context;
     this.#gate = gate;
@@ -242,8 +241,9 @@ export class Execs implements ExecApi {
     const record = await this.#find(id);
     using _place = this.#readers.enter(record.id);
     using hold = this.#hold(record, options);
-    // Whether the exec has ended or the caller does not follow it, so that no further output is awaited. Must be called
-    // before a slice is read: only a slice that was requested after the end of the exec includes the end of the output.
+    using _awaited = hold === null ? null : this.#ledger.awaitedReaders.enter(record.id);
+    // Whether the exec has ended, or is not followed. Determined before each slice is read: only a slice that was
+    // requested after the end of the exec includes the end of the output.
     const isOver = () => !follow || this.#ledger.open(record.id) === undefined;
     let wasOver = isOver();
     // The first slice is read before the first record is sent, so that a bad cursor becomes an error instead of a
@@ -304,6 +304,7 @@ export class Execs implements ExecApi {
     const isProgram = record.spec.tty === null && !entryOf(open.live, record.id);
     if (hold ?? isProgram) return this.#ledger.holds.enter(open, offset);
     this.#ledger.holds.decline(open);
+    this.#ledger.awaitedReaders.came(record.id);
     return null;
   }
 

@@ -24,8 +24,8 @@ interface StandbyParts {
 
 /**
  * Suspends sandboxes: waits until no call is in progress, freezes the sandbox, writes and verifies its memory, and only
- * then stops the instance. A caller that waits for the end of an exec is a call in progress too, because the exec would
- * not end during standby. A standby on request waits a limited time for calls in progress and is then refused. A call
+ * then stops the instance. A caller that waits for the end of an exec, or follows its output, is a call in progress too,
+ * because the exec would not end during standby. A standby on request waits a limited time for calls in progress and is then refused. A call
  * that arrives before the freeze cancels the suspension; a call that arrives later is held. A failure at any step
  * leaves the sandbox running, linked and proven, and is reported.
  */
@@ -129,6 +129,7 @@ export class Standby {
       // held.
       this.#checkUnused(live);
       await untilQuiet(this.#context, live, signal);
+      // A caller that began to wait just before the suspension began could not cancel it.
       if (live.awaitedExecs.size > 0) throw busy(live, 0);
       const limit = { ms: numbers.standbyDeadlineMs, what: "writing the memory", signal };
       if (kind === "memory")
@@ -333,16 +334,23 @@ function busy(live: LiveSandbox, waitedMs: number): HoldfastError {
 const isBusy = (error: unknown): boolean => isHoldfastError(error) && error.code === "sandbox_busy";
 
 /**
- * Runs `wait`, during which a caller waits for an exec. The waiting caller is treated as a call in progress: it cancels
- * a suspension that has not frozen the sandbox yet, and prevents a later one from starting.
+ * Registers that a caller waits for the end of an exec; the returned function ends the wait. The waiting caller is
+ * treated as a call in progress: it cancels a suspension that has not frozen the sandbox yet, and prevents a later one
+ * from starting.
  */
+export function awaitEnd(live: LiveSandbox, id: ExecId): () => void {
+  const leave = live.awaitExec(id);
+  live.cancelSuspension(new SuspensionCancelled());
+  return leave;
+}
+
+/** Runs `wait`, during which a caller waits for the end of an exec. */
 export function whileAwaited<Result>(
   live: LiveSandbox,
   id: ExecId,
   wait: () => Promise<Result>,
 ): Promise<Result> {
-  const leave = live.awaitExec(id);
-  live.cancelSuspension(new SuspensionCancelled());
+  const leave = awaitEnd(live, id);
   return wait().finally(leave);
 }
 

@@ -195,10 +195,13 @@ export class LiveSandbox {
     return new Set(this.#awaitedExecs);
   }
 
-  /** Registers that a caller waits for the end of an exec; the returned function ends the wait. */
+  /** Registers that a caller waits for the end of an exec. The returned function ends the wait, and can be repeated. */
   awaitExec(id: ExecId): () => void {
     this.#awaitedExecs.push(id);
+    let isWaiting = true;
     return () => {
+      if (!isWaiting) return;
+      isWaiting = false;
       this.#awaitedExecs.splice(this.#awaitedExecs.indexOf(id), 1);
       if (!this.isAsleep) this.touch();
       if (this.#awaitedExecs.length === 0) this.changed();
