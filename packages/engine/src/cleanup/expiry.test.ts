@@ -29,10 +29,32 @@ describe("a sandbox past the end of its TTL", () => {
   it("is deleted by its timer, and found by id as terminated", async () => {
     const all = await testEngine(TIMERS_ONLY);
     const { sandbox } = await createWith(all, "box", SHORT);
+    const cause = { code: "expired" };
     await eventually(async () =>
-      expect(await all.engine.sandboxes.get(sandbox.id)).toMatchObject({ status: "terminated" }),
+      expect(await all.engine.sandboxes.get(sandbox.id)).toMatchObject({ status: "terminated", cause }),
     );
     expect(await codeOf(all.engine.sandboxes.get("box"))).toBe("sandbox_not_found");
+    await expect(start(all.engine, sandbox.id, ["true"])).rejects.toMatchObject({
+      code: "sandbox_gone",
+      message: "The sandbox has reached the end of its TTL.",
+    });
+    const { items } = await all.engine.events({ ref: sandbox.id, limit: 1000 });
+    expect(items.find(({ type }) => type === "sandbox.deleting")?.data).toMatchObject({ cause });
+  });
+
+  it("keeps its cause, and refuses calls as gone, while its instance is being stopped", async () => {
+    const all = await testEngine(TIMERS_ONLY);
+    const { engine, driver } = all;
+    driver.faults.stop = never;
+    const { sandbox } = await createWith(all, "box", SHORT);
+    await eventually(async () => {
+      const { items } = await engine.events({ ref: sandbox.id, limit: 1000 });
+      expect(items.map(({ type }) => type)).toContain("sandbox.deleting");
+    });
+    const expired = { status: "stopping", cause: { code: "expired" } };
+    expect(await engine.sandboxes.get(sandbox.id)).toMatchObject(expired);
+    expect(await codeOf(start(engine, sandbox.id, ["true"]))).toBe("sandbox_gone");
+    expect(await codeOf(engine.sandboxes.update(sandbox.id, { labels: { a: "b" } }))).toBe("sandbox_gone");
   });
 
   it("is deleted by the next server if none ran at its end", async () => {
@@ -100,7 +122,13 @@ describe("a sandbox past the end of its TTL", () => {
     await new Promise((resolve) => setTimeout(resolve, 900));
     expect((await engine.sandboxes.get("box")).status).toBe("ready");
     await engine.execs.cancel(exec.id, signal);
-    await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("terminated"));
+    await eventually(async () =>
+      expect(await engine.sandboxes.get(sandbox.id)).toMatchObject({
+        status: "terminated",
+        cause: { code: "idle_expired" },
+      }),
+    );
+    expect(await codeOf(start(engine, sandbox.id, ["true"]))).toBe("sandbox_gone");
   });
 
   it("that failed is not restarted", async () => {
@@ -109,10 +137,9 @@ describe("a sandbox past the end of its TTL", () => {
     const { sandbox } = await all.create("box");
     for (const instance of driver.instances.values()) instance.die();
     await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).status).toBe("failed"));
-    await engine.sandboxes.update(sandbox.id, { lifecycle: { expiresInMs: 1 } });
-    const updatedAt = Date.now();
-    await eventually(() => expect(Date.now()).toBeGreaterThan(updatedAt + 1));
+    const { expiresAt } = await engine.sandboxes.update(sandbox.id, { lifecycle: { expiresInMs: 1 } });
     await eventually(async () => expect((await engine.sandboxes.get(sandbox.id)).lease.state).toBe("none"));
+    await eventually(() => expect(Date.now()).toBeGreaterThan(Date.parse(expiresAt ?? "")));
     const error = await engine.sandboxes.restart(sandbox.id, signal).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(HoldfastError);
     expect(error).toMatchObject({ code: "wrong_state" });

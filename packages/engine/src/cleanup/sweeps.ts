@@ -13,6 +13,7 @@ import { iso } from "../lib/format.ts";
 import type { Deletion } from "../lifecycle/delete.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
+import { removalCause } from "../model/removal-cause.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { Audit } from "./audit.ts";
 import { PressureStandby, type PressureStandbyParts } from "./pressure-standby.ts";
@@ -299,7 +300,7 @@ export class Sweeps {
   async #removeOne(live: LiveSandbox, rule: SweepRule, stillWanted: () => boolean): Promise<SweepItem[]> {
     const { log } = this.#context;
     try {
-      const action = await this.#parts.deletion.deleteIf(live, stillWanted);
+      const action = await this.#parts.deletion.deleteIf(live, removalCause(rule), stillWanted);
       if (action === "kept") return [];
       log.info({ sandbox: live.id, rule, action }, "removing a sandbox by a rule");
       return [item(rule, live, 1, action)];

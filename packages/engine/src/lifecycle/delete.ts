@@ -1,4 +1,11 @@
-import { causeOf, HoldfastError, isHoldfastError, isSandboxId, type SandboxId } from "@holdfast/contract";
+import {
+  type Cause,
+  causeOf,
+  HoldfastError,
+  isHoldfastError,
+  isSandboxId,
+  type SandboxId,
+} from "@holdfast/contract";
 import type { Reaper } from "../launch/reaper.ts";
 import { within } from "../lib/deadline.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
@@ -27,11 +34,15 @@ export class Deletion {
   }
 
   /**
-   * Records the delete and starts it. Does nothing if `stillWanted` is given and returns false when the delete is
-   * decided.
+   * Records the delete and starts it. `cause` says why the sandbox is deleted without a request. Does nothing if
+   * `stillWanted` is given and returns false when the delete is decided.
    */
-  async requestDelete(live: LiveSandbox, graceMs: number, stillWanted?: () => boolean): Promise<void> {
-    await live.decide({ type: "delete", cause: null }, [], stillWanted).catch((error: unknown) => {
+  async requestDelete(
+    live: LiveSandbox,
+    graceMs: number,
+    { cause = null, stillWanted }: { cause?: Cause | null; stillWanted?: () => boolean } = {},
+  ): Promise<void> {
+    await live.decide({ type: "delete", cause }, [], stillWanted).catch((error: unknown) => {
       const message = "The delete could not be recorded, so nothing was done.";
       throw new HoldfastError("internal", { sandboxId: live.id, message, cause: error });
     });
@@ -57,12 +68,16 @@ export class Deletion {
   }
 
   /**
-   * Deletes a sandbox, unless `stillWanted` returns false when the delete is decided. Waits a limited time until the
-   * sandbox is gone.
+   * Deletes a sandbox for this cause and waits a limited time until it is gone. Does not delete it if `stillWanted`
+   * returns false when the delete is decided.
    */
-  async deleteIf(live: LiveSandbox, stillWanted: () => boolean): Promise<"removed" | "ordered" | "kept"> {
+  async deleteIf(
+    live: LiveSandbox,
+    cause: Cause | null,
+    stillWanted: () => boolean,
+  ): Promise<"removed" | "ordered" | "kept"> {
     const { numbers, stopping } = this.#context;
-    await this.requestDelete(live, 0, stillWanted);
+    await this.requestDelete(live, 0, { cause, stillWanted });
     if (live.record.phase.name !== "deleting" && !isGone(live)) return "kept";
     await this.#untilGone(live, numbers.deleteWaitMs, stopping);
     return isGone(live) ? "removed" : "ordered";

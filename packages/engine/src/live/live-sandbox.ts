@@ -3,6 +3,7 @@ import { recordEvent } from "../events/record-event.ts";
 import { SerialQueue } from "../lib/serial-queue.ts";
 import { errorOf } from "../model/keeper-errors.ts";
 import { wantedMounts } from "../model/mount-machine.ts";
+import { EXPIRED, goneError, isRemovedByRule } from "../model/removal-cause.ts";
 import { isExpired } from "../model/sandbox-facts.ts";
 import { decide, type Input } from "../model/sandbox-machine.ts";
 import { type Health, type Judgement, judge, NO_HEALTH } from "../model/status.ts";
@@ -631,16 +632,13 @@ export class LiveSandbox {
   /** Returns why no call can be served in this phase; null if calls can be served now or soon. */
   refusal(): HoldfastError | null {
     const { phase, id: sandboxId } = this.#record;
-    if (this.isExpired)
-      return new HoldfastError("sandbox_gone", {
-        sandboxId,
-        message: "The sandbox has reached the end of its TTL.",
-      });
+    if (this.isExpired) return goneError(sandboxId, EXPIRED);
     switch (phase.name) {
       case "deleting":
+        if (isRemovedByRule(this.#record)) return goneError(sandboxId, phase.cause);
         return new HoldfastError("wrong_state", { sandboxId, message: "The sandbox is being deleted." });
       case "gone":
-        return new HoldfastError("sandbox_gone", { sandboxId });
+        return goneError(sandboxId, phase.cause);
       case "failed":
         return new HoldfastError("sandbox_failed", {
           sandboxId,

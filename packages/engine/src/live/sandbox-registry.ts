@@ -1,4 +1,5 @@
 import { HoldfastError, isName, isSandboxId, type SandboxId } from "@holdfast/contract";
+import { goneError } from "../model/removal-cause.ts";
 import type { Store } from "../ports/index.ts";
 import type { SandboxRecord } from "../ports/records.ts";
 import type { EngineEvents } from "./engine-events.ts";
@@ -44,7 +45,7 @@ export class SandboxRegistry {
     const record = await this.stored(ref);
     const live = this.#live.get(record.id);
     if (live !== undefined) return live;
-    throw new HoldfastError("sandbox_gone", { sandboxId: record.id });
+    throw goneError(record.id, record.phase.name === "gone" ? record.phase.cause : null);
   }
 
   /** Returns the id of the sandbox with this id or name. A sandbox that is gone is found only by its id. */

@@ -2,6 +2,7 @@ import { type Cause, type Numbers, type Proof, type Status, unreachable } from "
 import type { Observation } from "../ports/index.ts";
 import type { SandboxRecord } from "../ports/records.ts";
 import { wantedMounts } from "./mount-machine.ts";
+import { EXPIRED } from "./removal-cause.ts";
 import { isExpired } from "./sandbox-facts.ts";
 
 /** The current evidence about a running instance. It is kept in memory only, because evidence goes out of date. */
@@ -78,8 +79,6 @@ export function judge(
       return unreachable(phase);
   }
 }
-
-const EXPIRED: Cause = { code: "expired", message: "The sandbox has reached the end of its TTL." };
 
 /**
  * Whether the files of a failed sandbox still exist on the host, as far as is known. A sandbox that was never ready has

@@ -1,6 +1,7 @@
 import type { AttemptId, Cause } from "@holdfast/contract";
 import type { SandboxRecord } from "../ports/records.ts";
 import { nextLease } from "./lease.ts";
+import { EXPIRED } from "./removal-cause.ts";
 import { isExpired } from "./sandbox-facts.ts";
 import { type Decision, enter, outcome, type SandboxInput, type Settings } from "./transition.ts";
 
@@ -31,12 +32,16 @@ export function remove(
   if (record.phase.name === "deleting" && record.lease.state !== "quarantined") return null;
   const order = { type: "need_stop", reason: "delete", generation: record.generation } as const;
   const lease = nextLease(record.lease, order, now, settings);
-  const was = record.phase.name === "failed" ? record.phase.cause : cause;
+  // A sandbox whose TTL has passed is deleted because of its TTL, even if a client requests the delete first.
+  const why = isExpired(record, now) ? EXPIRED : cause;
+  const earlier = record.phase.name === "failed" || record.phase.name === "deleting" ? record.phase : null;
   // A sandbox whose TTL has passed releases its name at once, even before all of it is removed.
   const nameHeld = record.nameHeld && !isExpired(record, now);
-  const deleting = enter(record, { name: "deleting", cause: was }, now);
+  const deleting = enter(record, { name: "deleting", cause: earlier ? earlier.cause : why }, now);
   const next = { ...deleting, nameHeld, lease: lease ?? record.lease };
-  return outcome(next, now, [["sandbox.deleting", "The delete was accepted.", quarantined(record)]]);
+  const message = why?.message ?? "The delete was accepted.";
+  const data = { ...(why === null ? {} : { cause: why }), ...quarantined(record) };
+  return outcome(next, now, [["sandbox.deleting", message, data]]);
 }
 
 /**
