@@ -33,7 +33,7 @@ export async function startUp(context: EngineContext, parts: StartupParts): Prom
   await alerts.load();
   await previews.load();
   const records = await context.store.liveSandboxes();
-  const allLive = records.map((record) => new LiveSandbox(context, record));
+  const allLive = records.map((record) => new LiveSandbox(context, record, { isRecovering: true }));
   for (const live of allLive) registry.add(live);
   await drives.start();
   for (const live of allLive) await retention.adopt(live);

@@ -9,6 +9,7 @@ import {
 } from "@holdfast/contract";
 import { invalidCursor } from "../lib/cursor.ts";
 import { soonest, within } from "../lib/deadline.ts";
+import { SerialQueue } from "../lib/serial-queue.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { Change, NewEvent, Notifier } from "../ports/index.ts";
 import type { AlertRecord, DeliveryRecord } from "../ports/records.ts";
@@ -79,10 +80,11 @@ export class Outbox {
   /** Attempts in progress, by the key of their alert. */
   readonly #trying = new Map<string, Promise<void>>();
   #added = new AbortController();
-  #retries: Promise<unknown> = Promise.resolve();
+  readonly #retries: SerialQueue;
 
   constructor(context: EngineContext) {
     this.#context = context;
+    this.#retries = new SerialQueue({ limit: context.numbers.changesWaiting });
   }
 
   get pending(): number {
@@ -257,9 +259,7 @@ export class Outbox {
 
   /** Retries a dead delivery. Requests run one at a time, so a concurrent request for the same delivery finds it pending. */
   redeliver(id: string): Promise<DeliveryRecord> {
-    const turn = this.#retries.then(() => this.#redeliver(id));
-    this.#retries = turn.catch(() => undefined);
-    return turn;
+    return this.#retries.run(() => this.#redeliver(id));
   }
 
   async #redeliver(id: string): Promise<DeliveryRecord> {

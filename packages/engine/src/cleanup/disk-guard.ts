@@ -117,22 +117,28 @@ export class DiskGuard {
 
   /** Thaws the frozen sandboxes once the reserve is free again. */
   async #relieve(capacity: Capacity): Promise<void> {
-    const { clock, driver, stopping, log } = this.#context;
-    for (const live of this.#parts.registry.allLive()) {
-      if (live.record.phase.name !== "running" || live.health.frozenFor === null) continue;
-      try {
-        await within(clock, { ms: CALL_MS, what: "thawing", signal: stopping }, (signal) =>
-          requireCapability(driver, "freezer").thaw(live.id, signal),
-        );
-        live.learn({ frozenFor: null });
-        log.info({ sandbox: live.id }, "thawed a frozen sandbox");
-      } catch (error) {
-        log.warn({ sandbox: live.id, cause: causeOf(error) }, "failed to thaw a sandbox");
-      }
-    }
+    const frozen = [...this.#parts.registry.allLive()].filter(
+      ({ record, health }) => record.phase.name === "running" && health.frozenFor !== null,
+    );
+    // All at once: a sandbox that can't be thawed must not delay the others.
+    await Promise.all(frozen.map((live) => this.#thaw(live)));
     if (!this.#isLow) return;
     this.#isLow = false;
     await this.#record("disk.recovered", `The disk has ${mb(capacity.diskFreeBytes)} MB free again.`);
+  }
+
+  /** Never rejects; the next check thaws a sandbox that could not be thawed. */
+  async #thaw(live: LiveSandbox): Promise<void> {
+    const { clock, driver, stopping, log } = this.#context;
+    try {
+      await within(clock, { ms: CALL_MS, what: "thawing", signal: stopping }, (signal) =>
+        requireCapability(driver, "freezer").thaw(live.id, signal),
+      );
+      live.learn({ frozenFor: null });
+      log.info({ sandbox: live.id }, "thawed a frozen sandbox");
+    } catch (error) {
+      log.warn({ sandbox: live.id, cause: causeOf(error) }, "failed to thaw a sandbox");
+    }
   }
 
   async #record(

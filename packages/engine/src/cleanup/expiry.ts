@@ -36,6 +36,8 @@ export class Expiry {
    */
   async run(): Promise<void> {
     this.#isRunning = true;
+    // Sandboxes may have expired while no server was running.
+    void this.#parts.sweeps.conservative();
     for (const live of this.#parts.registry.allLive()) this.watch(live);
     await aborted(this.#context.stopping);
     for (const live of [...this.#timers.keys()]) this.#clear(live);

@@ -1,6 +1,7 @@
 import { HoldfastError } from "@holdfast/contract";
 import { withinLaunch } from "../launch/launcher.ts";
 import type { Prover } from "../launch/prover.ts";
+import { within } from "../lib/deadline.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { errorOf } from "../model/keeper-errors.ts";
 import type { EngineContext } from "../ports/context.ts";
@@ -40,6 +41,7 @@ export class SandboxGate {
 
   async #wait(live: LiveSandbox, signal: AbortSignal): Promise<Link> {
     for (let tries = 1; tries <= this.#context.numbers.callTriesMax; tries += 1) {
+      await this.#recovered(live, signal);
       await this.settled(live, signal);
       await this.#wakes.untilAwake(live, signal);
       // The wake may have ended in a new launch, so wait for the launch too.
@@ -57,14 +59,27 @@ export class SandboxGate {
       // If the sandbox was suspended during its proof, it is woken again.
       if (!live.isAsleep) break;
     }
+    if (live.isAsleep) {
+      const message = "The sandbox was suspended again each time it was woken for the call.";
+      throw new HoldfastError("sandbox_busy", { sandboxId: live.id, message });
+    }
     const { cause } = live.judge();
-    const why = live.isAsleep ? "it was suspended again each time it was woken" : "it has no link";
-    const message = `The sandbox does not serve: ${cause?.message ?? why}`;
+    const message = `The sandbox does not serve: ${cause?.message ?? "it has no link"}`;
     throw new HoldfastError("sandbox_degraded", {
       sandboxId: live.id,
       message,
       ...(cause ? { cause: errorOf(cause) } : {}),
     });
+  }
+
+  /** Waits a limited time for the recovery after a start of the server; before it a sandbox that serves has no link. */
+  async #recovered(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    if (!live.isRecovering) return;
+    const { clock, numbers } = this.#context;
+    const limit = { ms: numbers.linkWaitMs, what: "the recovery", signal };
+    await within(clock, limit, (inner) => live.until(() => !live.isRecovering, inner)).catch(() =>
+      signal.throwIfAborted(),
+    );
   }
 
   /** Resolves when the sandbox is neither queued nor launching; rejects with the reason if it will never serve. */

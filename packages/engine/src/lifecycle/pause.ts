@@ -117,17 +117,20 @@ export class Pauses {
       const { observation } = live.health;
       const isRunning = observation?.seen === "present" && observation.state === "running";
       if (!isPaused(live) || !isRunning) continue;
-      const freeze = async () => (isPaused(live) ? this.freeze(live, this.#context.stopping) : undefined);
-      this.#inTurn(live, freeze).catch((error: unknown) => {
+      this.#inTurn(live, () => this.#freezeIfPaused(live)).catch((error: unknown) => {
         const cause = causeOf(error);
         this.#context.log.warn({ sandbox: live.id, cause }, "a paused sandbox runs and could not be frozen");
       });
     }
   }
 
+  async #freezeIfPaused(live: LiveSandbox): Promise<void> {
+    if (isPaused(live)) await this.freeze(live, this.#context.stopping);
+  }
+
   /** Freezes a paused sandbox again after a restart of the server. */
   async recover(live: LiveSandbox): Promise<void> {
-    await this.#inTurn(live, () => this.freeze(live, this.#context.stopping)).catch((error: unknown) => {
+    await this.#inTurn(live, () => this.#freezeIfPaused(live)).catch((error: unknown) => {
       this.#context.log.error(
         { sandbox: live.id, cause: causeOf(error) },
         "a paused sandbox can't be frozen",

@@ -3,10 +3,13 @@ import type { Launcher } from "../launch/launcher.ts";
 import type { LinkOpener } from "../launch/link-opener.ts";
 import type { Prover } from "../launch/prover.ts";
 import type { Reaper } from "../launch/reaper.ts";
-import { within } from "../lib/deadline.ts";
+import { soonest, within } from "../lib/deadline.ts";
+import { mapAtOnce } from "../lib/map-at-once.ts";
+import { OneShot } from "../lib/one-shot.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
 import { errorOf } from "../model/keeper-errors.ts";
+import { wantedMounts } from "../model/mount-machine.ts";
 import type { EngineContext } from "../ports/context.ts";
 import type { InstanceLoss } from "./instance-loss.ts";
 import type { Pauses } from "./pause.ts";
@@ -26,12 +29,15 @@ interface RecoveryParts {
 }
 
 const AT_ONCE = 16;
-const PROOF_WAIT_MS = 1_000;
+/** How long the start of the server waits for the recovery of one sandbox. */
+const START_WAIT_MS = 1_000;
 
 /**
  * Recovers the sandboxes of the last server. It observes before it acts: running instances are linked and proven again,
  * absent ones are recorded as ended, half-done launches are finished or cleaned up, and queued sandboxes stay queued.
  * If a sandbox can't be observed, its recovery is retried later; an unknown observation is never treated as absence.
+ * The recovery of a sandbox that does not respond continues while the server serves the others. Every step therefore
+ * checks that the sandbox is still as it was found.
  */
 export class Recovery {
   readonly #context: EngineContext;
@@ -44,12 +50,14 @@ export class Recovery {
     this.#parts = parts;
   }
 
+  /** Begins the recovery of all sandboxes, and waits for each of them for a limited time. */
   async recover(allLive: readonly LiveSandbox[]): Promise<void> {
-    const queue = allLive.values();
-    const worker = async () => {
-      for (const live of queue) await this.#recover(live);
-    };
-    await Promise.all(Array.from({ length: Math.min(AT_ONCE, allLive.length) }, worker));
+    const { clock, stopping } = this.#context;
+    await mapAtOnce(allLive, AT_ONCE, async (live) => {
+      const over = new OneShot();
+      void this.#recover(live).finally(() => over.set());
+      await soonest(clock, START_WAIT_MS, over, stopping);
+    });
   }
 
   /**
@@ -68,7 +76,7 @@ export class Recovery {
   }
 
   async #recover(live: LiveSandbox): Promise<void> {
-    const { log } = this.#context;
+    const { log, stopping } = this.#context;
     try {
       switch (live.record.phase.name) {
         case "queued":
@@ -96,17 +104,21 @@ export class Recovery {
           this.#parts.reaper.reap(live);
       }
     } catch (error) {
+      if (stopping.aborted) return;
       log.error(
         { sandbox: live.id, cause: causeOf(error) },
         "recovery of a sandbox failed; it is tried again",
       );
       this.#unrecovered.add(live);
+    } finally {
+      live.endRecovery();
     }
   }
 
   async #recoverLaunching(live: LiveSandbox): Promise<void> {
-    const { record } = live;
-    const instance = record.instance && (await this.#recovered(live));
+    const isSame = unchanged(live);
+    const instance = await this.#recovered(live);
+    if (!isSame()) return;
     if (instance) return this.#parts.launcher.prove(live);
     const cause: Cause = {
       code: "server_restarted",
@@ -118,23 +130,21 @@ export class Recovery {
   }
 
   async #recoverRunning(live: LiveSandbox): Promise<void> {
+    const isSame = unchanged(live);
     const { generation } = live.record;
+    // Another part may open the link first. No process may then begin before the drives are mounted.
+    for (const { path } of wantedMounts(live.record)) live.noteOpenMountPath(path);
     if ((await this.#recovered(live)) === null) {
       return this.#parts.loss.died(live, generation, this.#whyGone(live));
     }
+    if (!isSame()) return;
     await this.#mountDrives(live);
+    if (!isSame()) return;
     this.#parts.links.open(live);
     // The last server may have stopped before it discarded the checkpoint from which this instance was restored.
     void this.#parts.standby.discard(live);
     await this.#countOomKills(live);
-    const proven = this.#prove(live);
-    // The wait for the proof is short, because one sandbox that does not respond must not delay the recovery of all
-    // others.
-    const { clock, stopping } = this.#context;
-    const over = new AbortController();
-    const signal = AbortSignal.any([stopping, over.signal]);
-    await Promise.race([proven, clock.sleep(PROOF_WAIT_MS, signal).catch(() => undefined)]);
-    over.abort();
+    await this.#prove(live);
   }
 
   /**
@@ -157,9 +167,11 @@ export class Recovery {
   }
 
   async #recoverPaused(live: LiveSandbox): Promise<void> {
+    const isSame = unchanged(live);
     const { generation } = live.record;
     if ((await this.#recovered(live)) === null)
       return this.#parts.loss.died(live, generation, this.#whyGone(live));
+    if (!isSame()) return;
     await this.#parts.pauses.recover(live);
   }
 
@@ -167,12 +179,14 @@ export class Recovery {
    * Returns the instance to service, because the last server stopped before it recorded that the memory was on disk.
    */
   async #recoverSuspending(live: LiveSandbox): Promise<void> {
+    const isSame = unchanged(live);
     const { generation } = live.record;
     // A retried recovery may find a suspension or checkpoint that this server has begun since the first try. A
     // suspension or checkpoint of this server completes by itself.
     if (live.suspension !== null || live.isSaving) return;
     if ((await this.#recovered(live)) === null)
       return this.#parts.loss.died(live, generation, this.#whyGone(live));
+    if (!isSame()) return;
     await this.#parts.standby.abandonSuspension(live, RESTARTED_ASLEEP);
   }
 
@@ -188,9 +202,11 @@ export class Recovery {
       this.#parts.reaper.reap(live);
       return;
     }
+    const isSame = unchanged(live);
     const { wakes } = this.#parts;
     if ((await this.#recovered(live)) === null)
       return wakes.failed(live, generation, errorOf(this.#whyGone(live)));
+    if (!isSame()) return;
     await wakes.resume(live);
   }
 
@@ -216,13 +232,18 @@ export class Recovery {
 
   /** Returns the instance that the driver finds, or null if it is absent. Rejects if that can't be determined. */
   async #recovered(live: LiveSandbox) {
-    const { clock, driver, numbers } = this.#context;
+    const { clock, driver, numbers, stopping } = this.#context;
     const { instance } = live.record;
     if (instance === null) return null;
-    return within(clock, { ms: numbers.stopAttemptMs, what: "finding the instance again" }, (signal) =>
-      driver.recover(instance, signal),
-    );
+    const limit = { ms: numbers.stopAttemptMs, what: "finding the instance again", signal: stopping };
+    return within(clock, limit, (signal) => driver.recover(instance, signal));
   }
+}
+
+/** Returns a function that says whether the sandbox is still in the phase and the generation that it has now. */
+function unchanged(live: LiveSandbox): () => boolean {
+  const { phase, generation } = live.record;
+  return () => live.record.phase === phase && live.record.generation === generation;
 }
 
 const RESTARTED_ASLEEP: Cause = {

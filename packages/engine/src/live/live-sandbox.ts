@@ -53,6 +53,7 @@ export class LiveSandbox {
   #suspensionCancel: AbortController | null = null;
   #isSaving = false;
   #isRestarting = false;
+  #isRecovering: boolean;
   #waking: Promise<void> | null = null;
   #driverWork: Promise<unknown> = Promise.resolve();
   #healing: Promise<unknown> = Promise.resolve();
@@ -62,8 +63,10 @@ export class LiveSandbox {
   readonly oom = new OomCounter();
   readonly standbyBackoff = new StandbyBackoff();
 
-  constructor(context: EngineContext, record: SandboxRecord) {
+  /** `isRecovering`: the sandbox is one of the last server's, and `endRecovery` will be called. */
+  constructor(context: EngineContext, record: SandboxRecord, { isRecovering = false } = {}) {
     this.#context = context;
+    this.#isRecovering = isRecovering;
     this.#record = { ...record };
     this.#decisions = new SerialQueue({ limit: context.numbers.changesWaiting });
     this.#storedActivity = record.lastActivityAt;
@@ -371,6 +374,20 @@ export class LiveSandbox {
     this.#deleted.abort(new Error("the sandbox is being deleted"));
   }
 
+  /**
+   * Whether the first attempt to recover the sandbox is in progress, after a start of the server. Until it has ended,
+   * missing evidence says nothing about the sandbox.
+   */
+  get isRecovering(): boolean {
+    return this.#isRecovering;
+  }
+
+  endRecovery(): void {
+    if (!this.#isRecovering) return;
+    this.#isRecovering = false;
+    this.changed();
+  }
+
   // ── Work that others wait for ──────────────────────────────────────────────────────────────────────────────────
 
   /**
@@ -598,6 +615,7 @@ export class LiveSandbox {
 
   /** Records in the timeline, with the cause, that a running sandbox stopped serving or serves again. */
   #noteStatus(): void {
+    if (this.#isRecovering) return;
     const { status, cause } = this.judge();
     const before = this.#notedStatus;
     if (status === before) return;
@@ -612,7 +630,10 @@ export class LiveSandbox {
     const { clock, log } = this.#context;
     const { id: sandboxId, generation } = this.#record;
     const message = cause?.message ?? "The sandbox serves again.";
-    log.warn({ sandbox: sandboxId, generation, status, cause }, message);
+    log[type === "sandbox.degraded" ? "warn" : "info"](
+      { sandbox: sandboxId, generation, status, cause },
+      message,
+    );
     const event = {
       at: clock.now(),
       type,

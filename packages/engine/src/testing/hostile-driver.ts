@@ -55,16 +55,16 @@ interface Faults {
   observe?: () => Observation | null;
   connect?: () => Promise<void>;
   dial?: () => Promise<void>;
-  recover?: () => Promise<void>;
-  freeze?: () => Promise<void>;
-  thaw?: () => Promise<void>;
+  recover?: (id: SandboxId) => Promise<void>;
+  freeze?: (id: SandboxId) => Promise<void>;
+  thaw?: (id: SandboxId) => Promise<void>;
   measure?: (signal: AbortSignal) => Promise<void>;
   inspect?: (signal: AbortSignal) => Promise<void>;
   remount?: (signal: AbortSignal) => Promise<void>;
   /** Called when the disk of a sandbox in standby is opened. */
   files?: () => Promise<void>;
   /** Called before a checkpoint is removed. */
-  discard?: () => Promise<void>;
+  discard?: (id: SandboxId) => Promise<void>;
   /** Called before memory is written. */
   checkpoint?: (order: CheckpointOrder, signal: AbortSignal) => Promise<void>;
   /** Called before memory is restored. */
@@ -593,7 +593,7 @@ export class HostileDriver
   }
 
   async recover(instance: Instance): Promise<Instance | null> {
-    await this.faults.recover?.();
+    await this.faults.recover?.(instance.sandboxId);
     const there = this.instances.get(instance.sandboxId);
     return there?.alive ? this.#reference(instance.sandboxId, there) : null;
   }
@@ -718,7 +718,7 @@ export class HostileDriver
   saves = 0;
 
   async freeze(id: SandboxId): Promise<void> {
-    await this.faults.freeze?.();
+    await this.faults.freeze?.(id);
     this.frozen.add(id);
   }
   async memoryBytes(): Promise<number> {
@@ -762,7 +762,7 @@ export class HostileDriver
   }
 
   async discard(sandboxId: SandboxId, keep: CheckpointId | null): Promise<void> {
-    await this.faults.discard?.();
+    await this.faults.discard?.(sandboxId);
     for (const [id, { sandboxId: owner }] of this.checkpoints)
       if (owner === sandboxId && id !== keep) this.checkpoints.delete(id);
   }
@@ -821,7 +821,7 @@ export class HostileDriver
   }
 
   async thaw(id: SandboxId): Promise<void> {
-    await this.faults.thaw?.();
+    await this.faults.thaw?.(id);
     this.frozen.delete(id);
     this.instances.get(id)?.runDueRestarts();
   }

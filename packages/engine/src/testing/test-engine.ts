@@ -5,7 +5,7 @@ import { createEngine } from "../engine.ts";
 import { systemClock } from "../lib/clock.ts";
 import { systemIds } from "../lib/ids.ts";
 import type { EngineApi } from "../ports/api.ts";
-import type { Notifier } from "../ports/index.ts";
+import type { Log, Notifier } from "../ports/index.ts";
 import { HostileDriver } from "./hostile-driver.ts";
 
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, child: () => quiet };
@@ -51,7 +51,7 @@ afterEach(async () => {
 export async function testEngine(
   numbers: Partial<Numbers> = {},
   path = ":memory:",
-  options: { notifier?: Notifier } = {},
+  options: { notifier?: Notifier; log?: Log } = {},
 ) {
   const store = await openStore({ path, onUnreadable: () => undefined });
   stores.push(store);
@@ -61,7 +61,7 @@ export async function testEngine(
       installation: store.installation,
       clock: systemClock,
       ids: systemIds,
-      log: quiet,
+      log: options.log ?? quiet,
       store,
       driver,
       notifier: options.notifier ?? null,
