@@ -1,6 +1,6 @@
 import type { ExecId, SandboxId } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
-import { KeeperRefusal } from "../ports/index.ts";
+import { type InstanceIdentity, KeeperRefusal } from "../ports/index.ts";
 import { asleep, eventsOf, start } from "../testing/sleeping-sandbox.ts";
 import { codeOf, eventually, never, signal, testEngine } from "../testing/test-engine.ts";
 
@@ -98,6 +98,24 @@ describe("a wake whose restored instance runs", () => {
     driver.faults.prove = async () => driver.instances.get(id)?.die();
     expect(await codeOf(engine.sandboxes.wake("box", signal))).toBe("sandbox_failed");
     expect((await engine.sandboxes.get("box")).cause?.message).toMatch(/have ended/);
+  });
+});
+
+describe("a wake of a sandbox whose files were moved away", () => {
+  it("is refused and costs nothing: the sandbox continues once the files are back", async () => {
+    const { engine, driver, id, exec } = await asleep();
+    driver.filesRemoved.add(id);
+    for (let tries = 0; tries < 3; tries += 1)
+      await expect(engine.sandboxes.wake("box", signal)).rejects.toMatchObject({
+        code: "wake_failed",
+        message: expect.stringContaining("files is missing"),
+        cause: { code: "files_gone" },
+      });
+    expect(await engine.sandboxes.get("box")).toMatchObject({ status: "standby", generation: 1 });
+    expect(driver.restores).toBe(0);
+    driver.filesRemoved.delete(id);
+    expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready", generation: 2 });
+    expect((await engine.execs.get(exec.id)).status).toBe("running");
   });
 });
 
@@ -248,4 +266,35 @@ describe("a command with onWake", () => {
     const next = await restart();
     expect(await eventsOf(next, "box")).not.toContain("exec.woken");
   });
+});
+
+it("a wake gives up after a limited number of stops if the last instance is still seen, and stays in standby", async () => {
+  const { engine, driver } = await asleep({ callTriesMax: 3 });
+  let stops = 0;
+  driver.faults.stop = async () => {
+    stops += 1;
+  };
+  const identity = { pid: 1 } as unknown as InstanceIdentity;
+  const own = { identity, state: "running", root: null, oomKills: 0 } as const;
+  driver.faults.observe = () => ({ seen: "present", at: Date.now(), ...own, mounts: [], problems: [] });
+  await expect(engine.sandboxes.wake("box", signal)).rejects.toMatchObject({
+    code: "wake_failed",
+    message: expect.stringContaining("after 3 stops"),
+  });
+  driver.faults = {};
+  expect(stops).toBeLessThanOrEqual(3);
+  expect(await engine.sandboxes.wake("box", signal)).toMatchObject({ status: "ready" });
+});
+
+it("a call on a sandbox that is suspended each time it was woken is refused after a limited number of tries", async () => {
+  const { engine, driver } = await asleep({ callTriesMax: 3, proofFreshMs: 0, healAfterMs: 1e9 });
+  let standbys = 0;
+  // The proof before the call is overtaken by a standby. The proof of the wake itself is not.
+  driver.faults.prove = async () => {
+    if ((await engine.sandboxes.get("box")).status !== "ready") return;
+    standbys += 1;
+    await engine.sandboxes.standby("box", signal);
+  };
+  expect(await codeOf(start(engine, "box", ["true"]))).toBe("sandbox_busy");
+  expect(standbys).toBe(3);
 });

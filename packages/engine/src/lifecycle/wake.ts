@@ -105,6 +105,7 @@ export class Wakes {
   async #try(live: LiveSandbox, signal: AbortSignal): Promise<void> {
     const { clock, numbers } = this.#context;
     if (live.record.phase.name !== "standby") return;
+    await this.#requireFiles(live, signal);
     await this.#admit(live, signal);
     const ms = numbers.wakeDeadlineMs;
     const begun = await live.decide({ type: "wake", deadline: clock.now() + ms });
@@ -120,6 +121,23 @@ export class Wakes {
     } catch (error) {
       await this.failed(live, generation, error);
     }
+  }
+
+  /**
+   * Throws if files of the sandbox are missing on the host. A wake would fail and could lose the memory, while the files
+   * may be put back.
+   */
+  async #requireFiles(live: LiveSandbox, signal: AbortSignal): Promise<void> {
+    const { clock, driver, numbers } = this.#context;
+    const { offlineFiles } = driver.capabilities;
+    if (offlineFiles === null) return;
+    const limit = { ms: numbers.keeperCallMs, what: "looking for the files", signal };
+    const found = await within(clock, limit, (inner) => offlineFiles.missing([live.id], inner));
+    const missing = found.get(live.id) ?? null;
+    if (missing === null) return;
+    const cause = errorOf({ code: "files_gone", message: missing });
+    const message = `The sandbox could not be woken: ${missing}. It is woken once its files are back in their place.`;
+    throw new HoldfastError("wake_failed", { sandboxId: live.id, message, cause });
   }
 
   /**
