@@ -2,14 +2,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
-import type { ExecId, SandboxId } from "@holdfast/contract";
+import type { ExecId, SandboxId, SweepLayer } from "@holdfast/contract";
 import { describe, expect, it } from "vitest";
 import { isAbove, oversizeOf, shortageOf } from "../launch/admission.ts";
 import { BREAKER_CLOSED, nextBreaker } from "../launch/launch-breaker.ts";
 import { FairQueue } from "../lib/fair-queue.ts";
 import { systemIds } from "../lib/ids.ts";
 import { queuedSandbox } from "../testing/samples.ts";
-import { codeOf, eventually, remove, signal, testEngine } from "../testing/test-engine.ts";
+import { codeOf, eventually, never, remove, signal, testEngine } from "../testing/test-engine.ts";
 import { factsOf, maySuspend, ruleFor } from "./sweep-rules.ts";
 
 describe("the removal rule of a sandbox", () => {
@@ -640,7 +640,42 @@ describe("memory loss", () => {
   });
 });
 
+it("a layer of the sweeps that hangs does not delay the others", async () => {
+  const { engine, store } = await testEngine();
+  const prunable = store.prunable.bind(store);
+  const isReleased = Promise.withResolvers<void>();
+  store.prunable = async (limits) => {
+    await isReleased.promise;
+    return prunable(limits);
+  };
+  const runsOf = async (layer: SweepLayer) =>
+    (await engine.stats()).sweeps.find((each) => each.layer === layer)?.runs ?? 0;
+  // A run of the first layer that had begun before is completed.
+  await eventually(async () => expect(await runsOf("pressure")).toBeGreaterThan(3));
+  const [stale, age, pressure] = [await runsOf("stale"), await runsOf("age"), await runsOf("pressure")];
+  await eventually(async () => expect(await runsOf("age")).toBeGreaterThan(age + 3));
+  await eventually(async () => expect(await runsOf("pressure")).toBeGreaterThan(pressure + 3));
+  expect(await runsOf("stale")).toBe(stale);
+  isReleased.resolve();
+});
+
 describe("a disk that runs out", () => {
+  it("that has room again thaws a sandbox although another one can't be thawed", async () => {
+    const { driver, create } = await testEngine({
+      ...{ diskGuardEveryMs: 30, diskFreezeBytes: 500_000, observeEveryMs: 1e9, healAfterMs: 1e9 },
+    });
+    const ids: SandboxId[] = [];
+    for (const name of ["one", "two"]) ids.push((await create(name)).sandbox.id as SandboxId);
+    for (const id of ids) driver.writes.set(id, 50_000);
+    driver.diskFreeBytes = 10;
+    await eventually(() => expect(driver.frozen.size).toBe(2));
+    const [first, second] = ids;
+    driver.faults.thaw = (id) => (id === first ? never() : Promise.resolve());
+    driver.diskFreeBytes = 1 << 30;
+    await eventually(() => expect([...driver.frozen]).toEqual([first]), { timeout: 8_000 });
+    expect(driver.frozen.has(second as SandboxId)).toBe(false);
+  });
+
   it("freezes the sandbox that writes fastest, names it, and thaws it when the reserve is free again", async () => {
     const { driver, engine, create } = await testEngine({ diskGuardEveryMs: 30, diskFreezeBytes: 500_000 });
     const { sandbox: calm } = await create("calm");

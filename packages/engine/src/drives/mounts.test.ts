@@ -686,3 +686,22 @@ describe("a deleted drive", () => {
     );
   });
 });
+
+it("a change of mounts whose sandbox is suspended before its turn is refused after a limited number of tries", async () => {
+  const { engine, driver } = await apart({ callTriesMax: 1, quietWaitMs: 60_000 });
+  const begun = Promise.withResolvers<void>();
+  const mounting = Promise.withResolvers<void>();
+  driver.faults.mount = () => {
+    begun.resolve();
+    return mounting.promise;
+  };
+  const first = codeOf(mount(engine, "box"));
+  await begun.promise;
+  const second = codeOf(mount(engine, "box", { path: "/other" }));
+  const standby = engine.sandboxes.standby("box", signal);
+  await eventually(async () => expect((await engine.sandboxes.get("box")).status).toBe("suspending"));
+  mounting.resolve();
+  expect(await first).toBe("fulfilled");
+  expect(await second).toBe("sandbox_busy");
+  expect((await standby).status).toBe("standby");
+});

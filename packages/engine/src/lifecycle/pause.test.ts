@@ -117,6 +117,8 @@ describe("pause and resume", () => {
     await expect(queued).rejects.toThrow("the caller left");
     thaw.resolve();
     expect((await resume).status).toBe("ready");
+    // A pause that was queued nevertheless would begin only now.
+    await new Promise((resolve) => setTimeout(resolve, 200));
     expect((await eventsOf(engine, "box")).filter((type) => type === "sandbox.paused")).toHaveLength(1);
     expect((await engine.sandboxes.get("box")).status).toBe("ready");
   });
