@@ -367,7 +367,7 @@ describe("a sandbox that breaks", () => {
     driver.instances.get(sandbox.id as SandboxId)?.die();
     await eventually(async () => expect((await engine.sandboxes.get("one")).status).toBe("failed"));
     expect((await engine.sandboxes.get("one")).cause?.code).toBe("keeper_died");
-    const lost = await engine.execs.wait(exec.id, { waitMs: 0, signal });
+    const lost = await engine.execs.wait(exec.id, { waitMs: 10_000, signal });
     expect(lost).toMatchObject({ status: "lost", dispatched: "yes", truncated: true });
     expect(lost.stdout).toBe("");
     expect(await codeOf(engine.execs.start("one", { argv: ["x"] }, { signal }))).toBe("sandbox_failed");

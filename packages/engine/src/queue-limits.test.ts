@@ -97,3 +97,14 @@ it.each(Object.entries<Queue>(QUEUES))(
   },
   30_000,
 );
+
+it("requests for redelivery beyond the limit changesWaiting are refused", async () => {
+  const { engine } = await testEngine({ changesWaiting: 3 });
+  const requests = Array.from({ length: 4 }, () => engine.alerts.redeliver("dlv_0123456789abcdef"));
+  expect(await Promise.all(requests.map(codeOf))).toEqual([
+    "no_webhook",
+    "no_webhook",
+    "no_webhook",
+    "capacity",
+  ]);
+});
