@@ -29,7 +29,7 @@ import { type Addresses, addressesOf, exposureWarning } from "./addresses.ts";
 import { ensureAdminKey } from "./admin-key.ts";
 import { announce } from "./announcement.ts";
 import { BackupJob } from "./backup/backup-job.ts";
-import { holdIdentity, recordPlace, requireNoOriginal, requireOwnPlace } from "./backup/place.ts";
+import { holdIdentity, recordPlace, requireNoOriginal, requireOwnPlace } from "./backup/copied-state-dir.ts";
 import { Transfers } from "./backup/transfers.ts";
 import { type Config, readConfig } from "./config.ts";
 import { STOPPING, stoppedText, upText } from "./console-text.ts";

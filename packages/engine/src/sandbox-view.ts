@@ -1,7 +1,7 @@
 import type { Numbers, Sandbox, StandbyKind } from "@holdfast/contract";
 import { viewMounts } from "./drives/mounts.ts";
 import { iso } from "./lib/format.ts";
-import { viewLease } from "./model/lease.ts";
+import { viewLease } from "./model/lease-machine.ts";
 import { expiryOf } from "./model/sandbox-facts.ts";
 import { type Health, judge, NO_HEALTH } from "./model/status.ts";
 import type { Origin, PhaseState, SandboxRecord } from "./ports/records.ts";

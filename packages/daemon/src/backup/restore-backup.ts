@@ -12,7 +12,7 @@ import {
 } from "@holdfast/store";
 import { StartFailure } from "../start-failure.ts";
 import { MANIFEST_FILE, readManifest, writeDurably } from "./backup-manifest.ts";
-import { copiedFrom, hasCopiedParts, isUnplaced, RESTORING_FILE, recordPlace } from "./place.ts";
+import { copiedFrom, hasCopiedParts, isUnplaced, RESTORING_FILE, recordPlace } from "./copied-state-dir.ts";
 import { restoredRecord } from "./restored-record.ts";
 
 type RestoredState = "with memory" | "cold" | "failed" | "not restored";

@@ -1,6 +1,6 @@
 import type { Cause, StopReason } from "@holdfast/contract";
 import type { PhaseState, SandboxRecord } from "../ports/records.ts";
-import { nextLease } from "./lease.ts";
+import { nextLease } from "./lease-machine.ts";
 import { isExpired } from "./sandbox-facts.ts";
 import { type Decision, enter, outcome, type Settings } from "./transition.ts";
 import { remove } from "./transitions-stop.ts";

@@ -1,7 +1,7 @@
 import type { Cause } from "@holdfast/contract";
 import type { Instance, NewEvent } from "../ports/index.ts";
 import type { PhaseState, SandboxRecord } from "../ports/records.ts";
-import { nextLease } from "./lease.ts";
+import { nextLease } from "./lease-machine.ts";
 import { beginsWithMemory, hasServed } from "./sandbox-facts.ts";
 import { type Decision, enter, outcome, type SandboxInput, type Settings } from "./transition.ts";
 import { fail, mayRestart, restart } from "./transitions-failure.ts";

@@ -1,6 +1,6 @@
 import { type Cause, unreachable } from "@holdfast/contract";
 import type { SandboxRecord } from "../ports/records.ts";
-import { nextLease } from "./lease.ts";
+import { nextLease } from "./lease-machine.ts";
 import { type Decision, enter, eventOf, outcome, type SandboxInput, type Settings } from "./transition.ts";
 import { loseMemory, restart } from "./transitions-failure.ts";
 

@@ -1,6 +1,6 @@
 import type { AttemptId, Cause } from "@holdfast/contract";
 import type { SandboxRecord } from "../ports/records.ts";
-import { nextLease } from "./lease.ts";
+import { nextLease } from "./lease-machine.ts";
 import { EXPIRED } from "./removal-cause.ts";
 import { isExpired } from "./sandbox-facts.ts";
 import { type Decision, enter, outcome, type SandboxInput, type Settings } from "./transition.ts";

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { newInstallationId } from "@holdfast/contract";
 import { afterEach, beforeEach, expect, test } from "vitest";
-import { holdIdentity, recordPlace, requireNoOriginal, requireOwnPlace } from "./place.ts";
+import { holdIdentity, recordPlace, requireNoOriginal, requireOwnPlace } from "./copied-state-dir.ts";
 
 let root: string;
 let dir: string;
