@@ -2,8 +2,8 @@ import { causeOf } from "@holdfast/contract";
 import { within } from "../lib/deadline.ts";
 import type { EngineEvents } from "../live/engine-events.ts";
 import type { LiveSandbox } from "../live/live-sandbox.ts";
-import { stopDueAt } from "../model/lease-machine.ts";
 import { destroysFiles } from "../model/sandbox-facts.ts";
+import { stopDueAt } from "../model/stop-backoff.ts";
 import type { EngineContext } from "../ports/context.ts";
 
 /**

@@ -2,7 +2,8 @@ import { type AttemptId, NUMBERS } from "@holdfast/contract";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { Lease } from "../ports/records.ts";
-import { type LeaseInput, nextLease, stopDueAt } from "./lease-machine.ts";
+import { type LeaseInput, nextLease } from "./lease-machine.ts";
+import { stopDueAt } from "./stop-backoff.ts";
 
 const attempt = (name: string) => name as AttemptId;
 const step = (lease: Lease, input: LeaseInput, now = 0): Lease =>

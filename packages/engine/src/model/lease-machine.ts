@@ -1,12 +1,7 @@
-import {
-  type AttemptId,
-  type LeaseView,
-  type Numbers,
-  type StopReason,
-  unreachable,
-} from "@holdfast/contract";
+import { type AttemptId, type LeaseView, type StopReason, unreachable } from "@holdfast/contract";
 import { iso } from "../lib/format.ts";
 import type { Lease } from "../ports/records.ts";
+import { afterFailure, type StopBackoff } from "./stop-backoff.ts";
 
 export type LeaseInput =
   | { type: "hold"; generation: number; startupDeadline: number }
@@ -15,14 +10,12 @@ export type LeaseInput =
   | { type: "attempt_failed"; attemptId: AttemptId; error: string }
   | { type: "absence_observed"; attemptId: AttemptId };
 
-type BackOff = Pick<Numbers, "stopBackoffMs" | "exhaustedRecheckMs">;
-
 /**
  * Returns the next lease, or null if the input does not apply. An input does not apply, for example, if it answers an
  * earlier stop attempt, or requests a hold before the old instance was observed to be absent. The caller stores the
  * result before acting on it.
  */
-export function nextLease(lease: Lease, input: LeaseInput, now: number, backOff: BackOff): Lease | null {
+export function nextLease(lease: Lease, input: LeaseInput, now: number, backoff: StopBackoff): Lease | null {
   switch (input.type) {
     case "hold":
       if (lease.state !== "none") return null;
@@ -45,7 +38,7 @@ export function nextLease(lease: Lease, input: LeaseInput, now: number, backOff:
       };
     case "attempt_failed":
       if (lease.state !== "stopping" || lease.attemptId !== input.attemptId) return null;
-      return afterFailure(lease, input.error, now, backOff);
+      return afterFailure(lease, input.error, now, backoff);
     case "absence_observed":
       if (lease.state !== "stopping" || lease.attemptId !== input.attemptId) return null;
       return { state: "none" };
@@ -63,33 +56,6 @@ function needStop(lease: Lease, reason: StopReason, generation: number, now: num
   const owed = "reason" in lease ? lease.reason : null;
   if (owed !== null && (owed === reason || reason !== "delete")) return null;
   return { state: "stop_needed", reason, generation, attempts: 0, nextAttemptAt: now, lastError: null };
-}
-
-function afterFailure(
-  lease: Extract<Lease, { state: "stopping" }>,
-  error: string,
-  now: number,
-  { stopBackoffMs, exhaustedRecheckMs }: BackOff,
-): Lease {
-  const { reason, generation, attempts } = lease;
-  const wait = stopBackoffMs[attempts - 1];
-  const rest = { reason, generation, attempts, lastError: error };
-  if (wait === undefined) return { state: "exhausted", ...rest, nextAttemptAt: now + exhaustedRecheckMs };
-  return { state: "stop_needed", ...rest, nextAttemptAt: now + wait };
-}
-
-/**
- * Returns when the next stop attempt is due; null if none is needed. If the clock was set back since the last attempt,
- * the back-off is counted from now, so that the next attempt is delayed by at most one back-off.
- */
-export function stopDueAt(
-  lease: Lease,
-  now: number,
-  { stopBackoffMs, exhaustedRecheckMs }: BackOff,
-): number | null {
-  if (lease.state !== "stop_needed" && lease.state !== "exhausted") return null;
-  const longest = lease.state === "exhausted" ? exhaustedRecheckMs : (stopBackoffMs[lease.attempts - 1] ?? 0);
-  return Math.min(lease.nextAttemptAt, now + longest);
 }
 
 export function viewLease(lease: Lease): LeaseView {
