@@ -5,8 +5,8 @@
 import { filesIn, packageExports, resolveImport, sourceOf } from "./imports.ts";
 
 /**
- * Files with exports that count as used. These are the entries of the packages, because a package decides itself what
- * it offers, and the file with exports that vitest calls.
+ * Files whose exports count as used: the entry files of the packages, because a package decides itself what it offers,
+ * and a file with functions that vitest calls.
  */
 const ENTRIES = [...packageExports().values(), "test/setup/global.ts"];
 
@@ -24,7 +24,7 @@ interface Reference {
   from: string;
   /** Name in the imported file; `*` stands for all exports of that file. */
   name: string;
-  /** Name under which the importing file exports it again; null if it is not exported again. */
+  /** Name under which the importing file re-exports the import; null if the file does not re-export it. */
   again: string | null;
 }
 

@@ -30,7 +30,7 @@ const COMMAND_DEADLINE_MS = 15 * 60_000;
 const END_MS = 5_000;
 const OUTPUT_CHARS = 64 * 1024 * 1024;
 
-/** The processes of the commands that run, each the leader of a process group of its own. */
+/** The processes of the running commands. Each process leads its own process group. */
 const running = new Set();
 let isStopping = false;
 
@@ -55,7 +55,8 @@ export function run(command, args, options = {}) {
     const end = (ok) => {
       clearTimeout(deadline);
       running.delete(child);
-      // A command that was stopped did not fail: its caller is not continued, and reports nothing.
+      // While commands are being stopped, the promise stays pending. Otherwise the caller would report a failure,
+      // although the command was stopped on purpose.
       if (!isStopping) resolve({ ok, output: output.trim() });
     };
     child.stdout.setEncoding("utf8").on("data", add);
@@ -68,7 +69,10 @@ export function run(command, args, options = {}) {
   });
 }
 
-/** Ends all commands that run, with the processes that they started. Must be followed by the end of this process. */
+/**
+ * Ends all running commands, with the processes that they started. The caller must then end this process, because
+ * promises of ended commands stay pending.
+ */
 export async function endCommands() {
   isStopping = true;
   const all = [...running];
@@ -83,6 +87,6 @@ function signalGroup({ pid }, signal) {
   try {
     if (pid !== undefined) process.kill(-pid, signal);
   } catch {
-    // No process of the group is left.
+    // The error is ignored, because it means that no process of the group is left.
   }
 }

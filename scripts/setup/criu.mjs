@@ -36,9 +36,9 @@ const LEFTOVER_MS = 2 * 3_600_000;
 
 /**
  * Provides a CRIU that works on this kernel, for standby with memory. Installs the distribution's package if it is new
- * enough. Otherwise builds CRIU from Debian's newer source, once per machine. If no CRIU can be provided, a start
- * reports that and continues, because everything else works without CRIU; only the command `criu` ends with an error. A
- * failure is remembered for a day, because otherwise every start would repeat it.
+ * enough. Otherwise builds CRIU from Debian's newer source, once per machine. If no CRIU can be provided, only the
+ * command `criu` ends with an error. The other commands report the failure and continue, because everything else works
+ * without CRIU. The failure is remembered for a day, because otherwise every start would repeat the attempt.
  */
 export async function provideCriu(root, purpose) {
   try {

@@ -54,13 +54,16 @@ const FIELDS: ReadonlyMap<string, Field> = new Map<string, Field>([
   ["until", { option: "--until" }],
 ]);
 
-/** The start of a finding about one field of a request, such as "body/resources/memoryMb must be >= 16". */
+/** Matches the start of a finding about one field of a request, such as "body/resources/memoryMb must be >= 16". */
 const ABOUT_FIELD = /^(?:body|query|path|header)((?:\/[^\s/]+)+)\s+/;
-/** Between two findings in one message. */
+/** Matches the separator between two findings in one message. */
 const NEXT_FINDING = /; (?=(?:body|query|path|header)[/ ])/;
-/** The advice in the message about a paused sandbox; the CLI gives it as a hint, with the sandbox's id. */
+/**
+ * Matches the advice in the server's message about a paused sandbox. The CLI removes it from the message, and gives it
+ * as a hint instead, with the sandbox's id.
+ */
 const RESUME_FIRST = / Resume it first: .*$/;
-/** Field names in camelCase, which are not English words. */
+/** Matches field names in camelCase, which are not English words. */
 const IDENTIFIERS = /\b[a-z]+[A-Z]\w*\b/g;
 
 /** The error's message with the CLI's own options in place of fields. */
@@ -131,7 +134,9 @@ export function hintFor(error: HoldfastError): string {
   return isRepeated ? `${words} An earlier attempt may have taken effect.`.trim() : words;
 }
 
-/** Hints for the commands that import, which have no --if-exists. */
+/**
+ * Hints for the import commands. The usual hints for these errors name --if-exists, which import commands do not have.
+ */
 const IMPORT_HINTS: ReadonlyMap<HoldfastError["code"], string> = new Map([
   ["name_taken", "Choose another name with --name."],
   ["drive_exists", "Choose another name with --name."],

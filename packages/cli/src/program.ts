@@ -93,7 +93,7 @@ Examples:
   return program;
 }
 
-/** Words the parser's errors as this CLI does, such as "the port '99999' is not valid". */
+/** Rewords the errors of the command-line parser in the style of this CLI, such as "the port '99999' is not valid". */
 const wordedError = (text: string): string =>
   text
     .replace(/^error: /, "holdfast: ")

@@ -39,7 +39,7 @@ export const Alert = Type.Object(
     id: Type.String({
       description: "identifies this firing; an alert that clears and fires again gets a new id",
     }),
-    /** The alert's kind. If alerts of this kind can have several subjects, the subject follows. */
+    /** The alert's kind. If alerts of the kind can have several subjects, a colon and the subject follow. */
     key: Type.String({
       description: "identifies the problem across firings: `stuck:sbx_…`, `capacity:disk`, `timeout_rate`",
     }),

@@ -29,7 +29,7 @@ export const NUMBERS = {
   /** Waits between attempts to stop an instance. After the last attempt, the instance is only observed. */
   stopBackoffMs: [5_000, 10_000, 30_000, 60_000, 300_000],
   exhaustedRecheckMs: 600_000,
-  /** Minimum time between two sightings of an orphaned resource after which the resource is removed. */
+  /** An orphaned resource is removed only if it is still found at least this long after it was first found. */
   orphanGraceMs: 300_000,
   orphanCheckEveryMs: 150_000,
   /** How long the record, files and journals of a failed sandbox are kept. */
@@ -82,13 +82,14 @@ export const NUMBERS = {
   execInlineBytes: 1_048_576,
   journalCapBytes: 64 * 1_048_576,
   /**
-   * How long a command waits for a connected reader that takes no output, when journalCapBytes of its output are
-   * unread. After that time, the oldest output is dropped.
+   * When journalCapBytes of a command's output are unread, the command waits for its reader. If the reader is connected
+   * and takes no output for this long, the oldest output is dropped and the command continues.
    */
   outputHoldMs: 60_000,
   /**
-   * How long a command waits for a reader that has disconnected, or was announced and has not connected yet, when
-   * journalCapBytes of its output are unread. After that time, the oldest output is dropped.
+   * When journalCapBytes of a command's output are unread, the command waits for its reader. If the reader has
+   * disconnected, or was announced and has not yet connected, the command waits for this long. Then the oldest output
+   * is dropped and the command continues.
    */
   outputReturnMs: 10_000,
   streamKeepaliveMs: 5_000,
@@ -96,7 +97,7 @@ export const NUMBERS = {
   portConnectMs: 10_000,
   /** Deadline for the response of the program that listens on a port. */
   portAnswerMs: 300_000,
-  /** Interval at which a port's traffic is counted as activity of its sandbox. */
+  /** Traffic on a connection to a port is recorded as activity of the sandbox at most once within this time. */
   portTouchEveryMs: 1_000,
   /** Maximum number of previews per sandbox. */
   previewsPerSandbox: 100,
@@ -111,8 +112,8 @@ export const NUMBERS = {
   /** Maximum number of concurrent followers of the event timeline. */
   eventFollowersMax: 200,
   /**
-   * Maximum duration of an exec's output stream. When a stream ends at this limit, an active reader reconnects with its
-   * cursor. A dead reader does not reconnect, so this limit removes it.
+   * Maximum duration of an exec's output stream. When a stream ends at this limit, a reader that still exists
+   * reconnects with its cursor. A reader that has disappeared without closing its connection is removed by this limit.
    */
   streamMaxMs: 1_800_000,
   /**
@@ -124,7 +125,7 @@ export const NUMBERS = {
   keeperCallMs: 30_000,
   /**
    * Maximum number of file calls per sandbox that run at a time and hold an open file or directory in the keeper. A
-   * keeper has 64 places for such calls; the remaining ones are reserved for proofs.
+   * keeper can run 64 such calls at a time; the remaining 16 are reserved for proofs.
    */
   fileCallsPerSandbox: 48,
   /** Maximum number of queued file calls per sandbox. */
@@ -181,30 +182,32 @@ export const NUMBERS = {
   launchFailuresMax: 5,
   launchesSuspendedMs: 30_000,
   /**
-   * Maximum number of cold starts after lost memory, per sandbox and restartWindowMs. After that the sandbox fails.
-   * restartWindowMs is several times as long as healGiveUpMs, so that it can contain several restarts of an instance
-   * that never serves.
+   * Maximum number of cold starts of a sandbox after lost memory, within restartWindowMs. When one more would be
+   * needed, the sandbox fails. restartWindowMs is several times as long as healGiveUpMs, so that it can contain several
+   * restarts of an instance that never serves.
    */
   restartsMax: 3,
   restartWindowMs: 3_600_000,
   /** Interval at which the recovery ladder is evaluated. */
   healEveryMs: 1_000,
-  /** How long an instance may be unresponsive before the first step of the ladder. */
+  /** How long an instance may be unresponsive before the first step of the recovery ladder. */
   healAfterMs: 5_000,
-  /** Deadline of the proof after a step of the ladder. */
+  /** Deadline of the proof after a step of the recovery ladder. */
   healTryMs: 10_000,
-  /** Maximum number of attempts per step of the ladder. */
+  /** Maximum number of attempts at one step of the recovery ladder. */
   healTriesPerRung: 2,
-  /** How long a sandbox must keep serving after a step of the ladder for the step to count as successful. */
+  /** A step of the recovery ladder counts as successful if the sandbox keeps serving for this long after the step. */
   healHoldMs: 15_000,
   /**
    * Time after which an instance that does not answer is stopped, even if a busy host may be the cause. It is longer
    * than alertStuckMs, so that the operator is alerted first.
    */
   healGiveUpMs: 660_000,
-  /** Maximum number of instances, over all sandboxes, that the ladder stops per minute. */
+  /** Maximum number of instances, over all sandboxes, that the recovery ladder stops per minute. */
   healRestartsPerMinute: 3,
-  /** Number of repairs of a sandbox within healWindowMs after which the ladder skips all steps except the last one. */
+  /**
+   * After this number of repairs of a sandbox within healWindowMs, the recovery ladder skips all steps except the last.
+   */
   healsMax: 5,
   healWindowMs: 600_000,
   /** Usage samples kept per instance, one per observation pass. */
@@ -240,8 +243,8 @@ export const NUMBERS = {
   /** How long a standby on request, or a checkpoint, waits for calls in progress before it is refused. */
   quietWaitMs: 5_000,
   /**
-   * Maximum number of queued changes of one sandbox. It applies separately to its decisions, mounts, previews,
-   * processes and pauses.
+   * Maximum number of queued changes of one sandbox. The limit applies separately to the sandbox's decisions, mounts,
+   * previews, processes and pauses.
    */
   changesWaiting: 10_000,
   /** Maximum number of queued writes to one exec's stdin. */
@@ -267,18 +270,20 @@ export const NUMBERS = {
   standbyRetryMs: 60_000,
   /** Longest wait after a failed standby of an idle sandbox before the next attempt. */
   standbyRetryMaxMs: 3_600_000,
-  /** Intervals of three cleanup layers: stale, age and pressure. */
+  /** Intervals at which three layers of the cleanup run: stale, age and pressure. */
   sweepStaleMs: 300_000,
   sweepAgeMs: 900_000,
   sweepPressureMs: 60_000,
-  /** Share of capacity above which the pressure layer acts. */
+  /** Used share of capacity above which the pressure layer of the cleanup acts. */
   sweepPressureShare: 0.8,
   /**
    * Minimum idle time of a sandbox that is suspended because of pressure: when more than sweepPressureShare of capacity
    * is used, or in an emergency cleanup.
    */
   pressureIdleMs: 60_000,
-  /** Time after the beginning of a sweep after which the pressure layer starts no more suspensions. */
+  /**
+   * Time limit for the pressure layer in one sweep: once this time has passed, the layer starts no more suspensions.
+   */
   pressureStandbyMs: 120_000,
   /**
    * Longest timer for a sandbox's expiry, because Node's timers are limited to 24 days. For a later expiry the timer is
@@ -340,7 +345,8 @@ export const NUMBERS = {
   /** Deadline of one attempt to deliver a webhook message. */
   deliveryMs: 10_000,
   /**
-   * Waits between the attempts to deliver a message. If the attempt after the last wait fails, the delivery is dead.
+   * Waits between the attempts to deliver a webhook message. If the attempt after the last wait fails, the delivery is
+   * given up, and its state is `dead`.
    */
   deliveryBackoffMs: [5_000, 15_000, 60_000, 300_000, 900_000],
   /** How long the records of deliveries are kept. */
@@ -359,7 +365,7 @@ export const NUMBERS = {
   /** Maximum time without progress of a streamed request or response body. After it, the body is aborted. */
   httpStallMs: 60_000,
   httpKeepAliveMs: 72_000,
-  /** How long a call that arrives during recovery is held before it is refused. */
+  /** How long a call is held before it is refused, if it arrives while the server recovers its state after a start. */
   startHoldMs: 10_000,
   shutdownMs: 10_000,
 } as const satisfies Record<string, number | readonly number[]>;

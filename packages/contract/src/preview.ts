@@ -76,7 +76,7 @@ const urlFields = {
   }),
 };
 
-/** A preview as the engine knows it. The server adds the URLs. */
+/** A preview as the engine returns it, without URLs. The server adds them. */
 export const PreviewInfo = Type.Object(previewFields);
 export type PreviewInfo = Static<typeof PreviewInfo>;
 

@@ -5,8 +5,7 @@ import { NAME_PATTERN } from "./ids.ts";
 import { Port } from "./preview.ts";
 import { List, Nullable, OneOf, Timestamp } from "./schema.ts";
 
-/** Named, supervised processes. Each run of a process is an exec with its own outcome and journal. */
-
+/** The statuses of a named, supervised process. Each run of a process is an exec with its own outcome and journal. */
 const PROCESS_STATUSES = [
   "starting",
   "ready",

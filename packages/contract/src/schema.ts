@@ -1,7 +1,6 @@
 import { type Static, type TSchema, Type } from "typebox";
 
-/** Schema building blocks that all resources share. */
-
+/** A point in time. Like the other schemas in this file, it is shared by the schemas of all resources. */
 export const Timestamp = Type.String({ format: "date-time", description: "ISO 8601, UTC" });
 
 export const Nullable = <Schema extends TSchema>(schema: Schema) => Type.Union([schema, Type.Null()]);

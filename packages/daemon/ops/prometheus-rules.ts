@@ -181,7 +181,7 @@ function rulesOf(kind: AlertKind, numbers: Numbers): PrometheusRule[] {
   }));
 }
 
-/** Rules for problems that a stopped or broken engine cannot report itself. */
+/** Returns rules for problems that the engine itself cannot report, because it has stopped or is broken. */
 function watchTheWatcher(numbers: Numbers): PrometheusRule[] {
   const { alertEveryMs, alertLateRounds, alertForMs, alertClearForMs } = numbers;
   const rest = { kind: "server", severity: "critical", forMs: alertForMs, clearForMs: alertClearForMs };

@@ -19,8 +19,9 @@ const AGAIN_MS = 1_000;
 
 interface Announcement {
   /**
-   * Publishes the server's URL when the server listens, together with the key that clients on this machine send. Calls
-   * that arrive before the server accepts work are held. `remote`: the server's URLs for other machines.
+   * Publishes the server's URL when the server listens, together with the key that clients on this machine send.
+   * Recovery may still be in progress then; calls that arrive during recovery are held. `remote`: the server's URLs for
+   * other machines.
    */
   listening(url: string, key: string, remote?: readonly string[]): void;
   /**
@@ -52,8 +53,8 @@ export function announce(options: { stateDir: string; repository: string }): Ann
       putInPlace(forClients, content);
     } catch (error) {
       if (!(error instanceof Error && "code" in error && error.code === "ENOSPC")) throw error;
-      // If the disk is full, the write is repeated later. The server starts nevertheless: it is needed to free space,
-      // and clients that know its address can use it.
+      // If the disk is full, the file is written later. The server starts without the file, because an operator may
+      // need the server to free space, and clients that know the URL do not need the file.
       again = setTimeout(() => tellClients(content), AGAIN_MS).unref();
     }
   };

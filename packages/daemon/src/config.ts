@@ -13,18 +13,21 @@ export interface Config {
   host: string;
   /** Port to listen on; 0 means any free port. */
   port: number;
-  /** The OCI runtime to use; undefined: the first that works on this host. */
+  /** Name of the OCI runtime to use. If undefined, the first runtime that works on this host is used. */
   runtime: string | undefined;
   logLevel: LogLevel;
   logFormat: LogFormat;
   numbers: Numbers;
   /** Labels that every sandbox should have, from the profile. */
   expectedLabels: readonly string[];
-  /** Image names of other platforms, each with the local image it stands for; undefined: only the built-in ones. */
+  /**
+   * Image names of other platforms, each with the local image it stands for. If undefined, only the built-in names are
+   * known.
+   */
   imageAliases: ImageAliases | undefined;
-  /** Parent domain of the host names of ports; undefined: localhost. */
+  /** Domain below which ports have host names. If undefined, `localhost` is used. */
   previewDomain: string | undefined;
-  /** Webhook for alerts; undefined: none. */
+  /** Webhook for alerts; undefined if none is configured. */
   webhook: WebhookSettings | undefined;
 }
 
@@ -170,8 +173,8 @@ function checkNumber(name: string, given: unknown, source: string): void {
 const isNumberName = (name: string): name is keyof Numbers => Object.hasOwn(NUMBERS, name);
 
 /**
- * Returns the check for a number, and a text that describes the valid values. A number with a fraction as its default
- * is a share from 0 to 1. A time must not exceed the longest timer, unless it is a retention time.
+ * Returns the check for the value of a configuration number, and a text that describes the valid values. A number with
+ * a fractional default must be from 0 to 1. A time must not exceed the longest timer, unless it is a retention time.
  */
 function ruleFor(name: keyof Numbers): { isRight: (given: unknown) => boolean; rule: string } {
   const usual: unknown = NUMBERS[name];

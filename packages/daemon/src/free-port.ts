@@ -1,7 +1,8 @@
 import { createServer } from "node:net";
 
 /**
- * Checks that a server can listen on the address, and releases it again. Rejects with the error of `listen` otherwise.
+ * Checks that a server can listen on the address: listens there and closes the socket again. Rejects with the error of
+ * `listen` if that fails.
  */
 export async function requireFreePort({ host, port }: { host: string; port: number }): Promise<void> {
   const server = createServer();

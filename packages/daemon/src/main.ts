@@ -301,7 +301,7 @@ async function main(): Promise<void> {
     shutdownMs: config.numbers.shutdownMs,
     onStopping: () => console.log(STOPPING),
     close: async () => {
-      // The self-test deletes its sandboxes first, so they are not counted as running.
+      // Interrupts the self-test and waits until it has deleted its sandboxes, so that they are not counted as running.
       interrupt.abort();
       await selfTesting.catch(() => false);
       const sandboxes = await server.sandboxes().catch(() => null);

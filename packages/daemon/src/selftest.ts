@@ -15,7 +15,7 @@ interface SelfTestParts {
    * this pid.
    */
   keeperPid(sandboxId: string): Promise<number>;
-  /** Lists the resources of these sandboxes that remain on the host. */
+  /** Lists the resources on the host that still belong to one of the given sandboxes. */
   remains(sandboxIds: readonly string[]): Promise<string[]>;
   print(line: string): void;
   /** Interrupts the self-test, which then deletes what it created. */

@@ -5,7 +5,7 @@ interface Shutdown {
   shutdownMs: number;
   /** Called at the first signal. */
   onStopping(): void;
-  /** Releases everything. Resolves with a text for the person who stopped the server. */
+  /** Stops the server and releases its resources. Resolves with a text for the person who stopped the server. */
   close(): Promise<string>;
 }
 

@@ -21,8 +21,8 @@ const FIXES: Readonly<Record<string, string>> = {
 };
 
 /**
- * Fixes for errors of other components, by the name of the error's class. The messages of these errors already state
- * the problem.
+ * Fixes for errors that other components throw, by the name of the error's class. They are shown after the error's
+ * message, which states the problem.
  */
 const NAMED: Readonly<Record<string, string>> = {
   DirectoryHeld: "Stop that server, or set HOLDFAST_DIR to another directory.",

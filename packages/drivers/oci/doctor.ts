@@ -33,7 +33,7 @@ export interface HostCheck {
 interface Finding {
   ok: boolean;
   found: string;
-  /** A fix for this finding, used instead of the check's general fix. */
+  /** How to fix the problem that was found, if the check's general fix does not apply. */
   fix?: string;
 }
 

@@ -71,9 +71,9 @@ const LISTEN_POLL_MS = 2;
 const HELPERS_MS = 15_000;
 
 /**
- * Runs instances on this machine. The container runtime launches them and is not consulted again: from then on a pid
- * with its start time, the cgroups and the mount table are the source of truth, so a stale state file of a tool can't
- * prevent an instance from being ended.
+ * Runs instances on this machine. The container runtime launches an instance and is not used afterwards. From then on
+ * the driver relies on the pid with its start time, on the cgroups and on the mount table. So a stale state file of the
+ * runtime can't prevent an instance from being ended.
  */
 export class OciDriver
   implements Driver, Freezer, MemoryStandby, Checkpoints, PortDialing, OutsideView, OfflineFiles
@@ -228,7 +228,10 @@ export class OciDriver
     return { socketPath: layout.sandbox(sandbox).socket, installation, sandbox, generation };
   }
 
-  /** Retries `attempt` for at most LISTEN_MS, until the keeper listens and accepts another connection. */
+  /**
+   * Calls `attempt`, which connects to the keeper. If the connection fails, tries again for at most LISTEN_MS, because
+   * a new keeper may not listen yet. Gives up early if the instance's PID 1 has ended.
+   */
   async #reach<Reached>(
     { identity }: Instance,
     signal: AbortSignal,

@@ -686,7 +686,7 @@ export interface OutputChunk {
   readonly data: Uint8Array;
   /** The data decoded as UTF-8; a character split by the end of the chunk is part of the next chunk of its stream. */
   readonly text: string;
-  /** The position of the end of this chunk. Reading from this cursor continues with the next chunk. */
+  /** The position at the end of this chunk: reading from this cursor continues with the next chunk. */
   readonly cursor: string;
   readonly at: string;
   /** Whether output between the previous chunk and this one was skipped (`onDropped`). */

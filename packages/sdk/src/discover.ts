@@ -9,12 +9,13 @@ export interface Endpoint {
   /** Why no key was found. The hint of a 401 error contains this text. */
   problem: string | undefined;
   /**
-   * The announcement from which URL and key were taken, which is checked again at each request; null if the caller
-   * chose them.
+   * The announcement of the server, if requests may be sent only while the server that wrote it is running. It is
+   * checked before every request. Null if requests need no such check.
    */
   announced: Announced | null;
   /**
-   * Why no request may be sent: no server of the state directory is running, or it is not known which. Undefined if requests may be sent.
+   * Why no request may be sent: no server of the state directory is running, or it is unknown whether one is. Undefined
+   * if requests may be sent.
    */
   absent: string | undefined;
 }
@@ -150,7 +151,8 @@ function parse(text: string): Record<"url" | "pid" | "startTime" | "key", unknow
  */
 function startTimeOf(pid: number): string | undefined {
   const { text } = readText(`/proc/${pid}/stat`);
-  // Fields 3 and 22, counted from after the command name, which may contain spaces.
+  // The fields are split after the command name, which may contain spaces. `fields[0]` is field 3 of the file, the
+  // state, and `fields[19]` is field 22, the start time.
   const fields = text?.slice(text.lastIndexOf(")") + 2).split(" ");
   return fields === undefined || /^[ZXx]$/.test(fields[0] ?? "") ? undefined : fields[19];
 }

@@ -330,7 +330,7 @@ export function checkOptions<Options extends object>(
   );
 }
 
-/** Creates the error for an exec of which the server has recorded that its command was never run. */
+/** Creates the error for an exec with the status `refused`: its command was never run. */
 export const refused = (
   where: Where,
   exec: { id: string; sandboxId: string; cause: Cause | null },

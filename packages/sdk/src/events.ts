@@ -35,9 +35,9 @@ type EventRecord =
 
 /**
  * Follows the timeline over any number of connections. A connection that breaks, falls silent or ends without an `end`
- * is replaced by a new one, which starts after the last record received, so no record is missed or repeated. An outage
- * counts as ended only when a record other than `start` arrives. Otherwise a server that sends `start` and closes could
- * keep the reader retrying forever.
+ * record is replaced by a new one, which starts after the last record received, so no record is missed or repeated.
+ * Retries have a time limit, which restarts when an outage has ended. A `start` record alone does not end an outage: a
+ * server that only ever sends `start` and closes the connection would keep the reader retrying forever.
  */
 class EventFollower {
   readonly #calls: Calls;

@@ -227,7 +227,7 @@ function createReport({ log, metrics }: HttpParts, scrub: Scrub): RouteContext["
     const wire = toWireError(thrown, { requestId: id, operation, scrub });
     const { code, message, sandboxId: sandbox, execId: exec } = wire.body.error;
     if (wire.unexpected && !left) {
-      // The query is not logged, because the URLs of output and sessions have credentials in their query.
+      // The query is not logged, because it contains a credential in the URLs of execs' output streams and of sessions.
       const [path] = url.split("?", 1);
       log.error({ requestId: id, method, url: path, err: thrown }, "request failed");
     } else if (owner && !left) {

@@ -25,7 +25,10 @@ const USAGE = `Usage: npm run simulate -- [options]
 
 /** Number of seeds given to a worker at a time. */
 const CHUNK = 50;
-/** Size of a worker's young generation. It holds the garbage of a few schedules, which is then cheap to collect. */
+/**
+ * Size of the young generation of a worker's heap. It has room for the garbage of a few schedules, so that garbage
+ * collection is cheap.
+ */
 const YOUNG_MB = 64;
 const PROGRESS_EVERY_MS = 5_000;
 /**

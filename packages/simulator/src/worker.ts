@@ -21,7 +21,8 @@ export interface Given {
 
 const { mutation, at } = workerData as Given;
 if (mutation !== null) installMutation(mutation);
-// These modules are imported last, because a mutation must be installed before the engine is imported.
+// The modules that import the engine are imported last, because a mutation must be installed before the engine is
+// imported.
 const { Runner } = await import("./simulation/campaign.ts");
 const runner = await Runner.open();
 parentPort?.on("message", async (order: Order) => {

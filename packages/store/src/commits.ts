@@ -29,9 +29,9 @@ interface CommitHooks {
  * Some commits need to survive only a crash of the server, not a power cut. A transaction of only such commits is not
  * flushed at once: the kernel still has the log when this process dies, and a late flush follows.
  *
- * The end of a turn is `setImmediate`: unlike a microtask, it runs after all pending socket events were handled. It
- * delays a lone commit by a few microseconds. The transaction begins and ends synchronously, so no other query of the
- * connection ever sees or joins it.
+ * The transaction runs in a `setImmediate` callback, because that runs after all pending socket events were handled,
+ * unlike a microtask. Waiting for it delays a lone commit by a few microseconds. The transaction begins and ends
+ * synchronously, so no other query of the connection ever sees or joins it.
  */
 export class CommitQueue {
   readonly #transaction: Transaction;

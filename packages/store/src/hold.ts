@@ -23,7 +23,8 @@ export function holdStateDirectory(directory: string): DirectoryHold {
   const pidFile = join(directory, "lock.pid");
   const database = new DatabaseSync(join(directory, "lock.db"), { timeout: 0 });
   try {
-    // The journal is in memory, because nothing is ever written and on a full disk a journal file could not be created.
+    // SQLite's rollback journal is kept in memory: on a full disk a journal file could not be created, and none is
+    // needed because nothing is ever written to this database.
     database.exec("PRAGMA journal_mode = MEMORY; BEGIN IMMEDIATE");
   } catch (error) {
     database.close();

@@ -3,12 +3,13 @@ export const FLUSH_AFTER_MS = 200;
 
 /**
  * Flushes the log soon after commits that were written without a disk flush. Such commits survive a crash of the server
- * at once, but a power cut only after the flush. A durable commit also flushes them if it comes earlier. All unflushed
- * commits share one flush. Only one flush runs at a time, in the thread pool, so no caller waits for it.
+ * as soon as they are written, but a power cut only after the flush. A durable commit that comes before the late flush
+ * flushes them too. All unflushed commits share one flush. Only one flush runs at a time, in the thread pool, so no
+ * caller waits for it.
  *
- * A failed flush is not retried until the next unflushed commit: its commits were never promised to survive a power
- * cut, and the kernel reports the same failure to the next durable COMMIT. `close` flushes the remaining commits, and
- * throws if that fails.
+ * After a failed flush, the next attempt follows with the next unflushed commit. No earlier attempt is needed: the
+ * commits were never promised to survive a power cut, and the kernel reports the same failure to the next durable
+ * COMMIT. `close` flushes the remaining commits, and throws if that fails.
  */
 export class LateFlush {
   readonly #flush: () => Promise<void>;

@@ -69,8 +69,8 @@ function reading<Record>(table: string, id: string, read: () => Record): Record 
 }
 
 function writeLease(lease: Lease): string {
-  // Earlier versions of Holdfast reject a held lease without a boot id, but never read its value. It is stored as null,
-  // so that an earlier version can still read the row.
+  // Earlier versions of Holdfast reject a held lease without a boot id, but never read the boot id's value. The boot id
+  // is stored as null, so that an earlier version can still read the row.
   if (lease.state === "held") return json({ ...lease, hostBootId: null });
   if (lease.state !== "quarantined") return json(lease);
   invariant(readLease(lease.raw).state === "quarantined", "only an unreadable lease is quarantined");
@@ -213,7 +213,8 @@ export function readExec(row: Selectable<ExecTable>): ExecRecord {
       id: row.id,
       sandboxId: row.sandbox_id,
       generation: row.generation,
-      // Specs stored before terminals or standby existed lack the first three fields, so they get these defaults.
+      // Specs stored before terminals or standby existed lack `tty`, `keepAwake` and `onWake`, so they get these
+      // defaults.
       spec: { tty: null, keepAwake: true, onWake: null, ...JSON.parse(row.spec) },
       digest: row.digest,
       status: row.status,

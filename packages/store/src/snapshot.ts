@@ -21,7 +21,7 @@ export interface Snapshot {
   close(): void;
 }
 
-/** Copies the database while it is in use. */
+/** Copies the database to a new file. Other connections may use the database meanwhile. */
 export async function takeSnapshot(database: DatabaseSync, path: string): Promise<Snapshot> {
   // The copy contains the hashes of keys and callers' environment variables: only the server may read it.
   closeSync(openSync(path, "wx", 0o600));

@@ -35,7 +35,7 @@ export interface OpenedStore extends Store {
   /** The installation id: created with the database, constant, and the first half of every marker. */
   readonly installation: InstallationId;
   readonly keys: KeyStore;
-  /** Copies the database to a new file while it is in use. */
+  /** Copies the database to a new file. The store can be used meanwhile. */
   snapshot(path: string): Promise<Snapshot>;
   /** Writes all pending commits durably, then closes. */
   close(): Promise<void>;

@@ -1,6 +1,6 @@
 /**
- * The database schema as its queries see it. JSON is stored as text, and times are stored as milliseconds since the
- * epoch.
+ * The types of the database's tables, as queries use them. JSON is stored as text, and times are stored as milliseconds
+ * since the epoch.
  */
 import type { Generated } from "kysely";
 
@@ -11,11 +11,11 @@ export interface SandboxTable {
   name: string;
   name_held: number;
   phase: string;
-  /** JSON: the fields that belong only to this phase. */
+  /** JSON: the fields of the record that exist only in its present phase. */
   phase_data: string;
   generation: number;
   memory_since: number;
-  /** JSON. If the lease could not be read, the text that was found instead. */
+  /** JSON. A lease that could not be read is stored again as the text that was found. */
   lease: string;
   /** JSON. */
   instance: string | null;

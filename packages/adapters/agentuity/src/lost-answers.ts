@@ -6,8 +6,8 @@ import { randomText } from "@holdfast/contract";
 const REMEMBERED_MS = 60_000;
 const REMEMBERED_MAX = 1_000;
 /**
- * A new request can be a repetition of an equal request only if that request was received at least this long ago. The
- * client waits at least half a second before it repeats a request.
+ * Minimum time between an unanswered request and its repetition. The client waits at least half a second before it
+ * repeats a request, so an equal request that arrives earlier is a new one.
  */
 const REPEATED_AFTER_MS = 400;
 /** How long a request that may be a repetition waits for the outcome of the earlier request. */
@@ -24,7 +24,7 @@ const LIMITS: Limits = { now: Date.now, repeatedAfterMs: REPEATED_AFTER_MS, held
 interface UnderWay {
   key: string;
   since: number;
-  /** Resolves when the response was sent, or when it is known to be lost. */
+  /** Resolves when the response was sent completely, or when the connection closed before that. */
   settled: Promise<void>;
 }
 

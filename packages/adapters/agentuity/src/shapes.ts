@@ -30,8 +30,8 @@ export type TheirStatus =
   | "deleted";
 
 /**
- * The client's status for each Holdfast status. `idle` is reported only for sandboxes that are proven to serve: a
- * sandbox that is being healed is reported as being created.
+ * The client's status for each Holdfast status. `idle` is reported only for sandboxes that are proven to serve, so a
+ * degraded sandbox is reported as being created.
  */
 export const STATUS: Readonly<Record<Status, TheirStatus>> = {
   queued: "creating",
@@ -248,7 +248,7 @@ export const fileShape = ({ name, sizeBytes, kind, mode, modifiedAt, target }: F
   modTime: modifiedAt,
 });
 
-/** Converts a checkpoint. Every checkpoint is a complete copy, so none has a parent. */
+/** Converts a checkpoint. Every checkpoint is a complete copy, so no checkpoint depends on another as its parent. */
 export const checkpointShape = ({ id, name, createdAt, kind, sizeBytes }: Checkpoint) => ({
   ...{ id, name, createdAt, parent: "" },
   holdfast: { kind, sizeBytes },

@@ -21,7 +21,10 @@ export function viewForRequest(request: FastifyRequest, { links, domain }: Adapt
   };
 }
 
-/** Returns a function that builds the URLs of an execution's output streams, without those that the request ignores. */
+/**
+ * Returns a function that builds the URLs of an execution's output streams. It leaves out the streams that the request
+ * ignores.
+ */
 export function linksFor(
   request: FastifyRequest,
   links: AdapterContext["links"],

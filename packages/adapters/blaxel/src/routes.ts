@@ -26,8 +26,8 @@ import { processRoutes } from "./process/process.ts";
 type Routes = (app: App, context: RouteContext) => void;
 
 /**
- * Base paths of the control plane, with the same routes: a client that is configured with a proxy adds `/api` by
- * itself.
+ * Base paths of the control plane. Both serve the same routes, because a client that is configured with a proxy adds
+ * `/api` by itself.
  */
 const CONTROL_BASES = ["/v0", "/api"] as const;
 const CONTROL: readonly Routes[] = [

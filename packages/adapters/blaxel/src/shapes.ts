@@ -118,7 +118,8 @@ function nextExpiry({ expiresAt, lastActivityAt, lifecycle: { idleTtlMs } }: San
 const secondsUntil = (time: number): number => Math.max(0, Math.ceil((time - Date.now()) / 1_000));
 
 /**
- * Events that change the sandbox's state; the full timeline, with every suspension and command, is in Holdfast's API.
+ * Types of the events in a sandbox's timeline for the client: those that change the sandbox's state. The full timeline,
+ * with every suspension and command, is in Holdfast's API.
  */
 export const SHOWN_EVENTS: readonly EventType[] = [
   "sandbox.created",
@@ -214,7 +215,7 @@ export function processShape(exec: Exec, { stdout, stderr, logs, truncated }: Ou
   };
 }
 
-/** Converts a restarted process, with its runs combined. */
+/** Converts a supervised process. Its runs appear as one process with one output. */
 export function supervisedShape(process: Process, exec: Exec, output: Output, workingDir = "") {
   const { id, name, status, createdAt, endedAt, restart, runs, cause } = process;
   return {

@@ -139,7 +139,7 @@ function lookingRoutes(app: App, { engine, callers, scrub }: RouteContext): void
   );
 }
 
-/** Routes that change something: deleting a sandbox, and cleanup. */
+/** Routes that change something: they delete a sandbox or run a cleanup. */
 function endingRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
   app.delete(
     "/:id",

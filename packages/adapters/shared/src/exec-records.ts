@@ -3,8 +3,9 @@ import type { ExecApi, OutputRecord } from "@holdfast/engine";
 
 /**
  * Yields the records of an exec until it ends. The engine's streams have a maximum duration, so this function opens a
- * new stream at the last cursor when one ends early. The exec of the `end` record is `truncated` if any of these
- * streams lacked output: a stream that was opened at a cursor does not report that the first one began too late.
+ * new stream at the last cursor when one ends early. In the `end` record, the exec is `truncated` if any of the streams
+ * lacked output. The last stream alone does not show that: it begins at a cursor and does not report that the beginning
+ * of the output was already dropped.
  */
 export async function* records(
   execs: ExecApi,
@@ -23,8 +24,9 @@ export async function* records(
       else return yield { ...record, exec: { ...record.exec, truncated } };
     }
     signal.throwIfAborted();
-    // The exec may end in the moment in which a stream reaches its maximum duration; the next stream then reports the
-    // end. If a stream that began after the end reports neither output nor the end, no later stream will.
+    // If the exec ended just when a stream reached its maximum duration, the next stream reports the end. If that
+    // stream, opened after the exec's end, reports neither output nor the end, no later stream will, so the iteration
+    // stops.
     if (wasOver && cursor === before) return;
     wasOver = isTerminal((await execs.get(id)).status);
   }

@@ -32,7 +32,8 @@ export async function sendLines(
     response.end();
   } catch (error) {
     log.debug({ requestId: request.id, err: error }, "line stream ended early");
-    // The timeout ends the wait for a reader that takes nothing.
+    // The connection is destroyed when the lines written so far were sent, or when the reader accepts no data for this
+    // time.
     response.setTimeout(numbers.httpStallMs, giveUp);
     if (!signal.aborted) response.write("", giveUp);
     else giveUp();

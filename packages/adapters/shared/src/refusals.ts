@@ -1,8 +1,8 @@
 import { HoldfastError } from "@holdfast/contract";
 
 /**
- * Builds the error for an unsupported feature. It contains the feature's name in the platform's API, and an
- * alternative.
+ * Builds the error for an unsupported feature. The error contains the feature's name in the platform's API, and an
+ * alternative if there is one.
  */
 export const notSupported = (what: string, instead = ""): HoldfastError =>
   new HoldfastError("not_supported", {

@@ -1,10 +1,9 @@
 import type { Mount } from "@holdfast/sdk";
 
-/** Formats mounts for listings and factsheets. */
-
+/** Returns what follows a mount in a list: ", read-only", or nothing if the mount is writable. */
 export const accessOf = ({ readOnly }: Pick<Mount, "readOnly">): string => (readOnly ? ", read-only" : "");
 
-/** Formats the drive and, if only a part is mounted, its directory, in the syntax of `--mount`: `data/models`. */
+/** Formats the mounted drive in the syntax of `--mount`: `data`, or `data/models` if only a directory is mounted. */
 export const sourceOf = ({ drive, subpath }: Pick<Mount, "drive" | "subpath">): string =>
   subpath === "/" ? drive : drive + subpath;
 

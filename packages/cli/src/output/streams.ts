@@ -51,8 +51,9 @@ export async function writeTo(
 }
 
 /**
- * Waits until all output has been read, without a time limit. If the signal has already fired, waits for a moment at
- * most. Throws the signal's reason, or the reason why output could not be written.
+ * Waits until all output has been read or the signal fires, without a time limit. If the signal has already fired,
+ * waits until all output has been read, but for at most `INTERRUPTED_FLUSH_MS`. Throws the signal's reason if the
+ * signal has fired, or the reason why output could not be written.
  */
 export async function flushed(signal: AbortSignal): Promise<void> {
   const all = Promise.all([flush("stdout"), flush("stderr")]);

@@ -1,7 +1,10 @@
 import type { UsageSummary } from "@holdfast/sdk";
 import { age, counted, size, table } from "./table.ts";
 
-/** Sort keys. Sandboxes are sorted in ascending order of the key. */
+/**
+ * Functions that return a sandbox's sort key. Keys are sorted in ascending order, so a negated key puts the largest
+ * figure first.
+ */
 const ORDERS = {
   cpu: ({ cpuPercent }: UsageSummary) => -(cpuPercent ?? -1),
   memory: ({ memoryBytes }: UsageSummary) => -(memoryBytes ?? -1),

@@ -4,8 +4,8 @@ const SCROLLBACK_BYTES = 262_144;
 const NEWLINE = 10;
 
 /**
- * Returns the last part of a terminal's output, for replay. The journal can only be read from its beginning, so all of
- * it is read and only the end is kept.
+ * Returns the last part of a terminal's output, for replay. The API can't read a journal backwards from its end, so the
+ * whole journal is read and only its end is kept.
  */
 export async function scrollback(run: ExecRun, signal: AbortSignal): Promise<Buffer> {
   let kept: Buffer[] = [];
@@ -41,9 +41,9 @@ export function withoutQueries(shown: Buffer): Buffer {
 const ESCAPE = "\\x1b";
 const QUERIES = new RegExp(
   [
-    // Queries of status and device attributes: CSI … n, CSI … c.
+    // Matches queries of status and device attributes: CSI … n, CSI … c.
     `${ESCAPE}\\[[?>=]?[\\d;]*[cn]`,
-    // Colour queries: OSC … ? BEL, or OSC … ? ST.
+    // Matches colour queries: OSC … ? BEL, or OSC … ? ST.
     `${ESCAPE}\\]\\d+;(?:\\d+;)?\\?(?:\\x07|${ESCAPE}\\\\)`,
   ].join("|"),
   "g",

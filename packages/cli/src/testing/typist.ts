@@ -11,7 +11,7 @@ export class Typist implements AsyncDisposable {
   /** Number of characters of the output up to the end of the last match of `sees`. */
   #read = 0;
 
-  /** Sets the size of the terminal before the line runs. */
+  /** Starts the shell, which sets the size of the terminal and then runs the line. */
   constructor(line: string, options: { env: NodeJS.ProcessEnv; cwd: string }) {
     // The shell ignores Ctrl-C, so that it survives Ctrl-C and can report the program's exit code.
     const whole = `trap : INT; tty; stty rows 40 cols 100; ${line}`;

@@ -35,7 +35,7 @@ class Packing {
     this.#tally = tally;
   }
 
-  /** Packs a directory, then its entries, then its subdirectories in the same way. */
+  /** Packs a directory, then its files and symbolic links, and then each of its subdirectories in the same way. */
   async tree(top: string, stat: Stats): Promise<void> {
     const directories = [{ path: top, name: "./", stat }];
     for (let at = directories.pop(); at !== undefined; at = directories.pop()) {
@@ -117,13 +117,19 @@ class Packing {
 const drained = (sink: ReturnType<Pack["entry"]>): Promise<void> =>
   new Promise((resolve) => sink.once("drain", () => resolve()));
 
-/** Decodes a name. Returns null if it is not UTF-8: the names in an archive are, and another name would be another file. */
+/**
+ * Decodes a file name. Returns null if the name is not UTF-8: names in an archive must be UTF-8, and a changed name
+ * would refer to another file.
+ */
 function textOf(bytes: Buffer): string | null {
   const text = bytes.toString();
   return Buffer.from(text).equals(bytes) ? text : null;
 }
 
-/** A pax record carries the fraction of the modification time, which the tar header itself lacks. */
+/**
+ * Builds the header of an entry. A tar header holds whole seconds only, so a pax record adds the exact modification
+ * time.
+ */
 function headerOf(name: string, { mode, mtimeMs }: Stats): EntryHeader {
   const modifiedAt = Math.max(0, mtimeMs);
   return { name, mode, mtime: new Date(modifiedAt), pax: { mtime: String(modifiedAt / 1_000) } };

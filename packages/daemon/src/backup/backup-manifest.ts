@@ -64,7 +64,10 @@ export async function writeManifest(
   writeDurably(join(directory, MANIFEST_FILE), `${JSON.stringify(manifest, null, 2)}\n`);
 }
 
-/** Reads the manifest of a backup and checks the backup's plain files. Returns null if there is no manifest. */
+/**
+ * Reads the manifest of a backup and compares the checksums of the files that it lists. Returns null if there is no
+ * manifest.
+ */
 export async function readManifest(directory: string): Promise<BackupManifest | null> {
   const path = join(directory, MANIFEST_FILE);
   if (!existsSync(path)) return null;

@@ -37,7 +37,11 @@ function readPlace(stateDir: string): Place | null {
   }
 }
 
-/** Records this state directory as the place of the installation, and the directories in it as their own. */
+/**
+ * Records the place of the installation: this directory's path, and the inode and creation time of `sandboxes` in it.
+ * Also adds the place to the notes of sandboxes and drives that lack it. A later start recognizes a copy by these
+ * records.
+ */
 export function recordPlace(stateDir: string, installation: InstallationId): void {
   notePlaces(stateDir);
   const place = placeOf(stateDir);
@@ -52,8 +56,8 @@ export function recordPlace(stateDir: string, installation: InstallationId): voi
 }
 
 /**
- * Returns whether the directory is the recorded one. A creation time of 0 means that the file system does not record
- * it; only the inodes are compared then.
+ * Returns whether a directory is the recorded one. A creation time of 0 means that the file system stores no creation
+ * times; then only the inodes are compared.
  */
 const isAt = (known: Place, { inode, born }: Pick<Place, "inode" | "born">): boolean =>
   known.inode === inode && (known.born === born || known.born === "0" || born === "0");
@@ -69,8 +73,9 @@ export function copiedFrom(stateDir: string): string | null {
 }
 
 /**
- * Whether a copy was put into the directories of sandboxes and drives: the directory `sandboxes` is the one that was
- * recorded, but several directories in it, or all of them, are copies. A single one may have been replaced on purpose.
+ * Returns whether copies were put in place of the directories of sandboxes or drives. In that case `sandboxes` itself
+ * is the recorded directory, but several directories in it, or all of them, are copies. A single copy among several
+ * directories does not count, because it may have been put there on purpose.
  */
 export function hasCopiedParts(stateDir: string): boolean {
   const { noted, copied } = copiedDirectories(stateDir);
@@ -81,8 +86,9 @@ export function hasCopiedParts(stateDir: string): boolean {
 export const isUnplaced = (stateDir: string): boolean => readPlace(stateDir) === null;
 
 /**
- * Refuses to start a server in a copy that has no note of its place while sandboxes of the original run on this host.
- * Their marker is the same, so the server would take them for its own, and end them.
+ * Refuses to start a server in a copied state directory that has no `place.json`, while sandboxes of the original run
+ * on this host. The sandboxes of copy and original have the same marker, so the server would take the original's
+ * sandboxes for its own and end them.
  */
 export function requireNoOriginal(stateDir: string, installation: InstallationId): void {
   if (!isUnplaced(stateDir)) return;

@@ -49,11 +49,13 @@ export async function restoreBackup(
   if (!existsSync(join(from, MANIFEST_FILE)) && !existsSync(join(from, DATABASE))) throw notBackup(from);
   const target = resolve(to);
   requireTarget(target, from);
-  // A backup has no lock. A copied state directory has one, which another server might hold.
+  // A copied state directory has a lock, which is taken here because a server might use the directory. A backup has no
+  // lock.
   const sourceHold = existsSync(join(from, MANIFEST_FILE)) ? null : holdStateDirectory(from);
   try {
     const source = await openSource(from, clock);
-    // The target is created only now, so that a restore of something else leaves nothing behind.
+    // The target is created only after the source was opened. If the source is not a backup, no empty directory is
+    // left.
     mkdirSync(target, { recursive: true, mode: 0o700 });
     const hold = holdStateDirectory(target);
     try {
@@ -144,8 +146,8 @@ async function restoreDrives(
 }
 
 /**
- * Runs `copy`. Returns null if it succeeds, and otherwise the reason. If the reason is a full disk, throws, which ends
- * the restore, because nothing else would fit on the disk either.
+ * Runs `copy`. Returns null if `copy` succeeds. If the disk is full, rethrows the error, which ends the restore,
+ * because nothing else would fit on the disk either. If `copy` fails for another reason, returns that reason.
  */
 async function failureOf(
   copier: StateCopier,
@@ -220,7 +222,10 @@ async function keptCheckpoints(
   return kept;
 }
 
-/** Whether the sandbox's first launch is complete. If it is not, the next launch creates the sandbox's files again. */
+/**
+ * Whether the sandbox's first launch is complete. If it is not complete, the sandbox's files are not restored, because
+ * the next launch creates them again.
+ */
 const isLaunched = ({ phase, restarts }: SandboxRecord): boolean =>
   restarts !== null || (phase.name !== "queued" && phase.name !== "launching");
 
@@ -230,7 +235,10 @@ function stateOf({ phase }: SandboxRecord): Restored["sandboxes"][number]["state
   return phase.name === "gone" ? "not restored" : "cold";
 }
 
-/** Marks all pending deliveries of webhook messages as dead, because the original installation delivers them. */
+/**
+ * Sets all pending webhook deliveries to the state `dead`, so that this installation does not send them: the original
+ * installation sends them.
+ */
 async function silenceDeliveries(store: OpenedStore, now: number): Promise<void> {
   for (;;) {
     const pending = await store.deliveries({ state: "pending", limit: 100 });

@@ -22,7 +22,7 @@ const WITHOUT_MEMORY: Cause = {
     "The sandbox was restored from a copy of its files, without its memory; the next call starts it again.",
 };
 
-/** Phases in which a sandbox has processes in memory, which a copy of its files does not contain. */
+/** Phases in which a sandbox has processes in memory. A copy of the sandbox's files does not contain that memory. */
 const WITH_MEMORY: readonly PhaseState["name"][] = ["launching", "running", "paused", "suspending", "waking"];
 
 /**
@@ -79,8 +79,8 @@ function asleep(next: SandboxRecord, record: SandboxRecord, { now, hasMemory }: 
       events: [],
     };
   }
-  // This lease makes the engine look for processes of the sandbox, and end the sandbox's open execs as their journals
-  // show.
+  // With this lease, the engine looks for processes of the sandbox, ends them, and ends the sandbox's open execs with
+  // the outcomes in their journals.
   const lease = {
     ...({ state: "stop_needed", reason: "standby", generation, attempts: 0 } as const),
     ...{ nextAttemptAt: now, lastError: null },

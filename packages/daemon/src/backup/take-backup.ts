@@ -47,7 +47,7 @@ export function requireBackupDirectory(directory: string, stateDir: string): str
   return path;
 }
 
-/** Resolves the symbolic links of a path, of which the last directories may not exist yet. */
+/** Resolves the symbolic links in a path. Directories at the end of the path need not exist yet. */
 function realPathOf(path: string): string {
   const above = dirname(path);
   if (existsSync(path) || above === path) return realpathSync(path);

@@ -280,8 +280,8 @@ async function fromArchive(copy: () => Promise<unknown>): Promise<void> {
 }
 
 /**
- * Runs `adopt`, which creates the record of imported files. If it fails, removes the files, because files without a
- * record would be orphans.
+ * Runs `adopt`, which creates the record of imported files. If `adopt` fails, removes the files, because files without
+ * a record would be orphans.
  */
 async function orRemoved(adopt: () => Promise<void>, place: string, copier: StateCopier): Promise<void> {
   try {

@@ -17,7 +17,7 @@ import { copyImage, copyShared } from "./copy-shared.ts";
 
 /** Time limit for the copy of one tree. It is long, because no caller with a deadline waits for a backup. */
 const COPY_MS = 12 * 3_600_000;
-/** Free disk space that a copy leaves on the target's file system. */
+/** Minimum disk space that a copy leaves free on the target's file system. */
 const LEFT_FREE_BYTES = 256 * 1_048_576;
 
 export interface CopierOptions {

@@ -13,8 +13,8 @@ import { draftOf, dump, makePart, removePart, seal } from "./dump.ts";
 
 /**
  * Saves a named checkpoint of a frozen sandbox: first its memory, then its files. No process runs meanwhile, so memory
- * and files are of the same moment. Like a standby checkpoint, it gets its final name only when it is complete and on
- * disk.
+ * and files are of the same moment. The checkpoint gets its final name only when it is complete and on disk, as a
+ * standby checkpoint does.
  */
 export async function save(
   machine: Machine,

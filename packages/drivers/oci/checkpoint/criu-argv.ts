@@ -25,8 +25,8 @@ interface RestoreCall extends Common {
   /** Action script, which CRIU runs at every stage of the restore. */
   script: string;
   /**
-   * Paths for the restored cgroups; empty if they are the paths in CRIU's images. A fork needs other paths; see
-   * `restoreRoots`.
+   * Paths for the restored cgroups. Empty if the cgroups get the paths that are stored in CRIU's images. The cgroups of
+   * a fork need other paths; see `restoreRoots`.
    */
   cgroups: readonly string[];
 }

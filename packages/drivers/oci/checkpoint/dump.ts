@@ -82,8 +82,9 @@ export async function checkpoint(
 }
 
 /**
- * Creates the directory of an unfinished checkpoint. Only one checkpoint of a kind is written at a time, so any other
- * directory with the suffix `.part` is left from an aborted one, and is removed.
+ * Creates the directory of an unfinished checkpoint. At any time a sandbox has at most one unfinished standby
+ * checkpoint and one unfinished named checkpoint. So any other directory of the same kind with the suffix `.part` is
+ * left from an aborted checkpoint, and is removed.
  */
 export async function makePart(machine: Machine, { among, whole, part }: CheckpointPlaces): Promise<void> {
   if (existsSync(whole)) throw new StandbyRefusal("a checkpoint with this id exists already");
@@ -106,7 +107,10 @@ export async function removePart(
 /** The manifest without the fields that are known only when the images are complete. */
 type Draft = Omit<Manifest, "images" | "sizeBytes" | "takenAt">;
 
-/** Number of processes that CRIU itself needs in the sandbox's own cgroup during a restore. */
+/**
+ * Number of processes that CRIU itself needs in the sandbox's own cgroup during a restore. A sandbox is dumped only if
+ * its limit on processes has room for that many.
+ */
 const RESTORE_PIDS = 3;
 
 function pidsLeft({ cgroups }: Machine, id: CheckpointOrder["sandboxId"]): number {
@@ -177,9 +181,9 @@ export async function dump(
     throw new StandbyRefusal("it has nearly reached its limit on processes, and a wake needs a few more");
   await waitForLinksToClose(machine, sandboxId, init.pid, signal);
   await waitForVforks(machine, sandboxId, signal);
-  // A restore reads some of CRIU's images with the rights of the sandbox's root, through a file descriptor of this
-  // directory. So the sandbox's root gets read access. Processes in the sandbox still can't open the directory's path,
-  // because only the host's root can access its parent directories.
+  // A restore reads some of CRIU's images with the rights of the sandbox's root, through a file descriptor of the
+  // directory `images`. So the sandbox's root gets read access. Processes in the sandbox still can't open the
+  // directory's path, because only the host's root can access its parent directories.
   chownSync(images, 0, machine.idBase);
   chmodSync(images, 0o750);
   const image = machine.images.resolve(made.image, made.imageVersion);

@@ -5,7 +5,10 @@ import { requireWritten } from "../files/sandbox-files.ts";
 import type { Machine } from "../machine/machine.ts";
 import { readOrder } from "../machine/sandbox-notes.ts";
 
-/** Directories whose content exists only while an instance runs. Files that are on disk at these paths are hidden. */
+/**
+ * Directories that have content only while an instance runs. If the sandbox's disk contains files at these paths, the
+ * jail hides them.
+ */
 const ONLY_RUNNING = ["proc", "dev", "sys", ".holdfast"];
 
 /** Opens the files of a sandbox that has no instance, read-only, in a jail that shows only the sandbox's root. */

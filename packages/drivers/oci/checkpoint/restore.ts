@@ -177,8 +177,8 @@ export async function verifyRestored(
   if (readNamespacePid(pid)?.pid !== 1)
     throw new Error(`the restored process ${pid} is not PID 1 of a sandbox`);
   if (!cgroups.members(sandboxId).includes(pid)) {
-    // A stop finds the sandbox's processes by their cgroups. This process is in another cgroup, where a stop would not
-    // find it and it would stay frozen forever. So it is killed here.
+    // The restored process is outside the sandbox's cgroups. A stop looks only in these cgroups, so it would not find
+    // the process, which would stay frozen forever. So the process is killed here.
     await porter.signal(pid, stat.startTime, SIGKILL);
     cgroups.adopt(sandboxId, pid);
     throw new Error("the restored process is not in the sandbox's cgroup");

@@ -26,8 +26,8 @@ export interface CriuCall {
   env?: Record<string, string>;
   deadlineMs: number;
   /**
-   * Whether CRIU creates processes, as in a restore. If CRIU must be killed, the sandbox is then frozen first, so that
-   * none of these processes runs.
+   * Whether CRIU creates processes, as in a restore. If so, the sandbox is frozen before CRIU is killed, so that none
+   * of these processes runs.
    */
   builds?: true;
 }
@@ -75,9 +75,9 @@ export async function runCriu(
     ...call.env,
   };
   const limits = AbortSignal.any([signal, AbortSignal.timeout(call.deadlineMs), excess.signal]);
-  // CRIU stops the processes that it creates by tracing them. If CRIU were killed, these processes would start to run,
-  // and a later restore of the same checkpoint would run the same memory again. So their cgroup is frozen first, and
-  // they stay frozen until they are killed too.
+  // CRIU creates processes and keeps them stopped with ptrace. If CRIU were killed, these processes would start to run,
+  // and a later restore of the same checkpoint would run the same memory again. So their cgroup is frozen before CRIU
+  // is killed, and they stay frozen until they are killed too.
   const freeze = () => cgroups.requestFreeze(sandboxId);
   if (call.builds) limits.addEventListener("abort", freeze);
   try {

@@ -19,8 +19,8 @@ export function sourcePaths(
   return (source, at) => {
     if (source.kind === "host") return source.path;
     if (source.kind === "drive") return seenPath(machine, staged.get(at) ?? layout.nothing);
-    // The control directory is a symbolic link if the sandbox has its own disk. CRIU must get the path that the link
-    // points to.
+    // The control directory is a symbolic link if the sandbox has its own disk. CRIU must get the path of the symbolic
+    // link's target.
     const control = () => realpathSync(layout.sandbox(id).control);
     return seenPath(machine, source.kind === "keeper" ? join(layout.keepers, keeperVersion) : control());
   };

@@ -11,10 +11,10 @@ const VFORKS_POLL_MS = 1;
 const REFREEZE_MS = 5_000;
 
 /**
- * Waits until no thread of a frozen sandbox is inside vfork. Such a thread sleeps in the kernel until its child executes a
- * program or exits. The child is frozen, and CRIU can't stop the sleeping thread: after 10 s it gives the dump up. Shells,
- * Python and Node start programs with vfork, so a busy sandbox is often frozen at such a moment. The sandbox is thawed
- * for moments, in which the child continues.
+ * Waits until no thread of a frozen sandbox is inside vfork. Such a thread sleeps in the kernel until its child
+ * executes a program or exits. The frozen child does neither, and CRIU can't stop the sleeping thread: CRIU would abort
+ * the dump after 10 s. Shells, Python and Node start programs with vfork, so a busy sandbox is often frozen at such a
+ * moment. This function thaws the sandbox repeatedly for a short time, in which the child continues.
  */
 export async function waitForVforks(
   { cgroups, clock }: Machine,

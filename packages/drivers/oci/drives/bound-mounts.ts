@@ -14,8 +14,8 @@ export interface External {
 }
 
 /**
- * Mount points of file systems that the runtime creates for each sandbox alone. CRIU stores the contents of these file
- * systems with the memory.
+ * Mount points of file systems that no other sandbox shares: the runtime creates them for each sandbox. CRIU stores the
+ * contents of these file systems with the memory.
  */
 const OWN = new Set(["/", "/proc", "/dev", "/dev/pts", "/dev/shm"]);
 const OWN_BELOW_PROC = ["proc", "tmpfs"];

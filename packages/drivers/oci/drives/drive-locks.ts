@@ -19,7 +19,7 @@ export const lockedFiles = (list: string): string[] =>
   list.split("\n").flatMap((line) => / (?<file>[0-9a-f]+:[0-9a-f]+:\d+) /.exec(line)?.groups?.file ?? []);
 
 /**
- * Returns whether one of these processes holds a lock on a file in a drive. If so, the sandbox is not suspended:
+ * Returns whether one of the processes holds a lock on a file in a drive. If so, the sandbox is not suspended:
  * another sandbox could take the lock during the standby, and CRIU would wait for the lock at the restore.
  *
  * /proc/locks shows only which process took a lock, but another process may hold the lock now. So if any file of a

@@ -7,8 +7,8 @@ import { readRecord } from "../machine/sandbox-notes.ts";
 
 /**
  * The driver's record of a drive's mount, written before the mount is made. A mount in the sandbox's mount table that
- * has no note was not requested. A checkpoint does not
- * contain the files of a drive: the restore mounts each drive that has a note again.
+ * has no note was not requested. A checkpoint does not contain the files of drives. So a restore uses the notes to
+ * mount the drives again.
  */
 export interface MountNote extends MountPoint {
   /** Identity of the mounted directory; null until the mount has succeeded. */

@@ -89,8 +89,8 @@ const damaged = (why: string) => new CheckpointUnusable("checkpoint_damaged", `T
 const foreign = (why: string) => new CheckpointUnusable("checkpoint_foreign", `The checkpoint ${why}.`);
 
 /**
- * Checks that the manifest is the requested one and that all of CRIU's images exist with the right sizes. Returns the
- * manifest.
+ * Checks that the checkpoint belongs to the requested sandbox and instance, and that all of CRIU's images exist with
+ * the right sizes. Returns the checkpoint's manifest.
  */
 export function verifyWhole(
   { installation }: Pick<Layout, "installation">,

@@ -11,8 +11,8 @@ export function parseMapped(maps: string): string[] {
 }
 
 /**
- * Lists the files in these host directories that the processes have mapped. A dump does not contain the pages of these
- * files: a restore maps the files again, so they must not change between dump and restore.
+ * Lists the files in the given host directories that the processes have mapped. A dump does not contain the pages of
+ * such files: a restore maps the files again, so they must not change between dump and restore.
  */
 export function readMapped(pids: readonly number[], dirs: readonly string[]): MappedFile[] {
   const paths = new Set(pids.flatMap((pid) => parseMapped(readMaps(pid))));

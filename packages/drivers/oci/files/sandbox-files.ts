@@ -158,7 +158,8 @@ export async function requireWritten(machine: Machine, id: SandboxId, signal: Ab
 }
 
 /**
- * Mounts the sandbox's disk. A disk in state "failed" is unmounted first: mounting repairs it from its ext4 journal.
+ * Mounts the sandbox's disk. A disk in state "failed" is unmounted first, because the new mount repairs its file system
+ * from the ext4 journal.
  */
 async function takeOverDisk(machine: Machine, id: SandboxId, signal: AbortSignal): Promise<void> {
   const places = machine.layout.sandbox(id);

@@ -16,8 +16,8 @@ type Name = keyof WritePaths;
  */
 const PATHS: Record<Name, { of: (places: SandboxPlaces) => string; stat: typeof statSync }> = {
   upper: { of: ({ upper }) => upper, stat: statSync },
-  // Holdfast makes the directory `work`, and the kernel makes `work/work` and works in it. A move of either directory
-  // changes what this path refers to.
+  // Holdfast makes the directory `work`, and the kernel makes `work/work` and works in it. If either directory is
+  // moved, the path `work/work` no longer refers to the original directory. So this path is compared.
   work: { of: ({ work }) => `${work}/work`, stat: statSync },
   control: { of: ({ control }) => control, stat: statSync },
   journals: { of: ({ journals }) => journals, stat: lstatSync },
@@ -56,7 +56,7 @@ const CODES: Record<Name, { code: string; what: string; consequence: string }> =
   },
 };
 
-/** The cause that is reported if the whole directory of a sandbox is missing, including the note of its instance. */
+/** The cause that is reported if the whole directory of a sandbox is missing, and with it the instance note. */
 export const DIRECTORY_LOST: Cause = {
   code: "files_gone",
   message:
@@ -64,8 +64,8 @@ export const DIRECTORY_LOST: Cause = {
 };
 
 /**
- * The keeper listens at this path, and creates its socket only when it starts. The open link keeps working without the
- * socket. But connections to ports fail, and the next server can't open a link.
+ * Returns a cause if the keeper's socket is missing or replaced. The keeper creates its socket only when it starts. An
+ * open link keeps working without the socket, but connections to ports fail, and the next server can't open a link.
  */
 function lostSocket({ socket }: SandboxPlaces): Cause | null {
   const found = lstatSync(socket, { throwIfNoEntry: false });
@@ -94,7 +94,10 @@ export function readWritePaths(places: SandboxPlaces): WritePaths {
   };
 }
 
-/** Reads the identity and the size of the image file. A file that is cut keeps its identity, and loses its content. */
+/**
+ * Reads the identity and the size of the image file. The size is needed because a truncated file has lost content but
+ * still has the same identity.
+ */
 function readImage({ diskImage }: SandboxPlaces): WritePaths["diskImage"] {
   const found = lstatSync(diskImage, { bigint: true, throwIfNoEntry: false });
   if (found === undefined) return null;
@@ -167,8 +170,8 @@ export function lostWritePaths(
     lost.push({ code, message: `${what} ${fate} on the host. ${consequence}.` });
     return false;
   };
-  // The most serious loss is reported first. If a directory is lost, the path below it, which is lost too, need not be
-  // compared.
+  // The most serious loss is reported first. `work` is not reported if `upper` is lost, and `journals` is not reported
+  // if `control`, which contains it, is lost.
   if (check("upper")) check("work");
   check("diskImage");
   let hasControl = true;

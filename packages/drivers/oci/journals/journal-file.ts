@@ -17,7 +17,10 @@ const NO_FILE = ["ENOENT", "ENOTDIR", "ELOOP", "EISDIR", "ENXIO", "EAGAIN", "EWO
  */
 export class JournalFile {
   readonly size: number;
-  /** Bytes that the file occupies on disk: about the size of the data after the hole at the start of the file. */
+  /**
+   * Bytes that the file occupies on disk. The start of the file may be a hole, where the keeper dropped records; a hole
+   * occupies no space. So this is about the size of the records that are left.
+   */
   readonly allocated: number;
   readonly #handle: FileHandle;
 

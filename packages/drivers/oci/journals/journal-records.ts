@@ -11,8 +11,8 @@ const DATA_MAX = 65_536;
 const RECORD_MAX = HEADER_BYTES + DATA_MAX;
 const [STDOUT, EXIT] = [1, 3];
 /**
- * Maximum value of the upper 32 bits of a record's time in microseconds. A larger time is invalid, and exceeds
- * JavaScript's safe integers.
+ * Maximum value of the upper 32 bits of a record's time in microseconds. A record with a larger time is invalid,
+ * because JavaScript can't represent that time exactly.
  */
 const TIME_HIGH_MAX = 0x1f_ffff;
 
@@ -89,9 +89,10 @@ export async function readSlice(
 const badCursor = (why: string) => new KeeperRefusal("bad_cursor", why);
 
 /**
- * Returns how many of these bytes are complete records, and whether the journal ends after them. A journal ends at the
- * end of the file, at an incomplete last record, or at zeros, which were never written. Any other bytes that are not a
- * record mean that the journal is damaged: `over` is then false, and the next read at that position throws.
+ * Returns how many of the given bytes are complete records, and whether the journal ends after them. A journal ends at
+ * the end of the file, at an incomplete last record, or at zeros, because that space was never written. Any other bytes
+ * that are not a record mean that the journal is damaged: `over` is then false, and the next read at that position
+ * throws.
  */
 function measure(bytes: Buffer, maxBytes: number, isLast: boolean): { length: number; over: boolean } {
   let at = 0;

@@ -44,7 +44,7 @@ export const hasProcesses = (machine: Machine, id: SandboxId): boolean =>
   living([...machine.cgroups.helpers(id), ...machine.cgroups.members(id)]).length > 0 ||
   findInit(machine, id) !== null;
 
-/** Returns the living processes among these pids, with their state and start time. */
+/** Returns the living processes among the given pids, with their state and start time. */
 export function living(pids: readonly number[]): Living[] {
   return pids.flatMap((pid) => {
     const stat = readLiving(pid);

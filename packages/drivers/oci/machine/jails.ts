@@ -17,7 +17,7 @@ export interface OpenedFiles {
 }
 
 interface JailOrder {
-  /** The drive or sandbox that the files belong to. Owners whose calls wait are served in turn. */
+  /** The drive or sandbox that the files belong to. If calls of several owners wait, the owners are served in turn. */
   owner: DriveId | SandboxId;
   root: string;
   idBase: number;
@@ -50,8 +50,9 @@ export class Jails {
   }
 
   /**
-   * Opens a jail for one file call, once a place is free. A watch gives its place back as soon as it has begun, because
-   * it may stay open for hours; the engine limits the number of watches.
+   * Opens a jail for one file call, as soon as fewer than `atOnce` jails are in use. The jail of a call that watches
+   * files counts only until the watch has begun, because a watch may last for hours. The engine limits the number of
+   * watches.
    */
   async open({ owner, root, idBase, idCount, hidden }: JailOrder, signal: AbortSignal): Promise<OpenedFiles> {
     const leave = await this.#enter(owner, signal);

@@ -116,8 +116,8 @@ export function layoutOf(stateDir: string, installation: InstallationId): Layout
     facts: factsFile(stateDir),
     ids: idsFile(stateDir),
     nullDevice: join(stateDir, "null"),
-    // This function is called many times in every pass over all sandboxes, so it concatenates paths, which is cheaper
-    // than `join`.
+    // Every pass over all sandboxes calls `sandbox` many times. So `sandbox` concatenates paths, which is cheaper than
+    // `join`.
     sandbox: (id) => {
       const dir = `${sandboxes}/${id}`;
       return {

@@ -41,8 +41,8 @@ export interface Manifest {
   id: CheckpointId;
   installation: InstallationId;
   /**
-   * The installation that the keeper's memory in this checkpoint names. Set only if it is not `installation`. That is
-   * so if the checkpoint came from a backup of another installation.
+   * The installation that the keeper's memory in this checkpoint names. Set only if that is not `installation`, because
+   * the checkpoint came from a backup of another installation.
    */
   takenIn?: InstallationId;
   sandboxId: SandboxId;
@@ -58,7 +58,7 @@ export interface Manifest {
   /** Configuration (config.json) of the bundle that the instance was launched with. */
   config: string;
   mounts: BoundMount[];
-  /** Absent in checkpoints taken before drives existed. */
+  /** Missing in checkpoints of earlier versions of Holdfast, which had no drives. */
   closed?: ClosedDirectory[];
   mapped: MappedFile[];
 }

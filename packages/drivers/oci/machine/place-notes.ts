@@ -6,16 +6,19 @@ import { markersOf } from "./layout.ts";
 import { isSamePlace, type Place, placeOf } from "./place.ts";
 import { readRecord, withPlace, writeRecord } from "./sandbox-notes.ts";
 
-/** The note in each directory of a sandbox or drive that contains the place of that directory. */
+/**
+ * Where the places (inode and creation time) of directories are recorded: the name of the note in each sandbox's
+ * directory, and of the note in each drive's directory.
+ */
 const NOTES = [
   ["sandboxes", "order.json"],
   ["drives", "drive.json"],
 ] as const;
 
 /**
- * Compares the directories of sandboxes and drives with their own notes. `noted` is the number of directories whose note
- * contains their place. `copied` lists those that are not the directory that their note was written for: their files
- * were copied there, and the kernel and the driver don't accept copied files.
+ * Finds directories of sandboxes and drives that are copies. A directory is a copy if its place (inode and creation
+ * time) is not the one in its note. Kernel and driver don't accept copied files. `copied` lists the ids of the copies;
+ * `noted` is the number of directories that were compared, because their note contains a place.
  */
 export function copiedDirectories(stateDir: string): { noted: number; copied: string[] } {
   const copied: string[] = [];
@@ -33,7 +36,10 @@ export function copiedDirectories(stateDir: string): { noted: number; copied: st
   return { noted, copied };
 }
 
-/** Adds the place to the notes that lack it, because an earlier version of Holdfast wrote them. */
+/**
+ * Adds the directory's place (inode and creation time) to each note that lacks it. An earlier version of Holdfast wrote
+ * such notes.
+ */
 export function notePlaces(stateDir: string): void {
   for (const [among, note] of NOTES) {
     for (const id of namesIn(join(stateDir, among))) {
@@ -51,8 +57,9 @@ function notedPlace(file: string): Place | null {
 }
 
 /**
- * Returns a mount point of a sandbox that has this installation's marker and is mounted only outside the state
- * directory; null if there is none. Such a sandbox belongs to another directory with the same identity.
+ * Searches the mount table for a sandbox with this installation's id that is not mounted in this state directory. Such
+ * a sandbox belongs to another state directory with the same installation id. Returns one of the sandbox's mount
+ * points, or null if there is no such sandbox.
  */
 export function mountedElsewhere(
   stateDir: string,

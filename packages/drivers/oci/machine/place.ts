@@ -14,6 +14,6 @@ export function placeOf(dir: string): Place | null {
   return found === undefined ? null : { ino: String(found.ino), born: String(found.birthtimeNs) };
 }
 
-/** Whether two notes identify the same directory. */
+/** Whether two places identify the same directory. */
 export const isSamePlace = (a: Place, b: Place): boolean =>
   a.ino === b.ino && (a.born === b.born || a.born === "0" || b.born === "0");

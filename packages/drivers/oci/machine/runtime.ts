@@ -101,8 +101,8 @@ export const seenPath = ({ layout, alias }: Pick<Machine, "layout" | "alias">, p
   alias === null ? path : alias + path.slice(layout.stateDir.length);
 
 /**
- * Builds the command that starts one instance and then exits. It creates no session keyring: keyrings count against a
- * small quota per user, and all sandboxes share the same host users.
+ * Builds the command that starts one instance and then exits. The instance gets no session keyring: keyrings count
+ * against a small quota per user, and all sandboxes share the same host users.
  *
  * On hosts with shared mounts, which systemd makes by default, the runtime gets private copies of them. The instance's
  * mounts would otherwise receive mounts and unmounts of the host, and CRIU can't restore such mounts.

@@ -20,7 +20,10 @@ interface OrderRecord {
   image: string;
   imageVersion: string;
   keeperVersion: string;
-  /** The sandbox's directory. `writeOrder` adds it. */
+  /**
+   * Identifies the directory that contains this note, so that a copy of the directory is recognised. `writeOrder` adds
+   * this field.
+   */
   place?: Place;
 }
 

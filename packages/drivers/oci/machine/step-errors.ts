@@ -79,8 +79,7 @@ export function launchSteps(machine: Machine, order: LaunchOrder, signal: AbortS
     try {
       return await act();
     } catch (error) {
-      // These errors are not wrapped, because they do not mean that the host failed. An unusable checkpoint is an
-      // example.
+      // Errors that do not mean that the host failed are not wrapped, for example an unusable checkpoint.
       if (error instanceof HoldfastError || error instanceof CheckpointUnusable) throw error;
       const { sandboxId, generation } = order;
       const cause = new LaunchStepError(name, complaint, error);

@@ -30,8 +30,8 @@ export function raiseInotify(log: Log): void {
 /**
  * Makes the kernel delete a System V shared memory segment as soon as no process uses it. Without this setting an
  * unused segment stays and counts against the sandbox's memory limit. When the limit is reached, the OOM killer ends
- * processes, but that frees no unused segment. So a few such segments would make it end all processes, the keeper
- * included.
+ * processes, but that frees no unused segment. So a few unused segments could make the OOM killer end all processes,
+ * the keeper included.
  */
 export const IPC_SYSCTL = { "kernel.shm_rmid_forced": "1" } as const;
 

@@ -7,8 +7,8 @@ import type { Machine } from "../machine/machine.ts";
 import type { Mount } from "../proc/mount-table.ts";
 
 /**
- * Observes every mount that has succeeded: finds the drive's directory on the host, and any problem. Returns at once
- * for a sandbox without mounts, as most sandboxes are.
+ * Observes every mount that has succeeded: finds the drive's directory on the host, and any problem with drive or
+ * mount. Returns at once for a sandbox without mounts; most sandboxes have none.
  */
 export function observeMounts(
   { layout }: Pick<Machine, "layout">,

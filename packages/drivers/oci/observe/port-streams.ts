@@ -3,8 +3,8 @@ import { LinkLost, StreamCut } from "@holdfast/engine";
 
 /**
  * Tracks the open port streams of each sandbox, so that all of them are cut before a dump and none is opened until the
- * dump is over. CRIU can't dump a keeper that holds one end of a stream, and the keeper closes its end only when this
- * process closes the other. Streams of an earlier server have ended with that server.
+ * dump is over. CRIU can't dump a keeper that has one end of a stream open, and the keeper closes its end only when the
+ * server closes the other end. Streams of an earlier server have ended with that server.
  */
 export class PortStreams {
   readonly #open = new Map<SandboxId, AbortController>();

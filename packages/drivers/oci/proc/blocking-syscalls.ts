@@ -17,8 +17,8 @@ export type CallRule =
    */
   | { kind: "lock"; argument: number; commands?: readonly number[] }
   /**
-   * The call opens a path and waits for the file. Only the kernel function in which the thread waits shows what kind of
-   * file it is.
+   * The call opens a path, and the opening blocks: for example, opening a FIFO blocks until another process opens its
+   * other end. Only the kernel function in which the thread waits shows what kind of file it is.
    */
   | { kind: "open" }
   /**

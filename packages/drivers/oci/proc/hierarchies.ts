@@ -115,7 +115,7 @@ export function limitsSwap(hierarchies: readonly Hierarchy[]): boolean {
   return children(memory.dir).some((name) => existsSync(join(memory.dir, name, "memory.swap.max")));
 }
 
-/** Names of the cgroups in a cgroup; none if it does not exist. */
+/** Names of the child cgroups of a cgroup; none if the cgroup does not exist. */
 export function children(dir: string): string[] {
   try {
     return readdirSync(dir, { withFileTypes: true })

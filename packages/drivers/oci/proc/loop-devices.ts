@@ -22,7 +22,7 @@ export function readLoops(): Loop[] {
     });
 }
 
-/** Lists the loop devices whose backing file is in this directory. */
+/** Lists the loop devices whose backing file is in the given directory. */
 export const loopsIn = (dir: string): Loop[] => readLoops().filter(({ file }) => file.startsWith(`${dir}/`));
 
 function backingFile(name: string): string | null {

@@ -42,7 +42,7 @@ async function endHelpers(machine: Machine, id: SandboxId, signal: AbortSignal):
     const helpers = findHelpers(machine, id);
     if (helpers.length === 0 && machine.cgroups.removeHelper(id)) return;
     // `kill` thaws the sandbox, so it is called only if there are helpers: the memory of a frozen sandbox may already
-    // be on disk, and the sandbox must not run again. A helper may also keep processes stopped by tracing, for example
+    // be on disk, and the sandbox must not run again. A helper may also keep processes stopped with ptrace, for example
     // in a restore. These processes must not run either, so their cgroup is frozen first, and they are killed together
     // with the helper.
     if (helpers.length > 0) {

@@ -8,7 +8,7 @@ interface ForkReport {
   support: { kind: string; why: string | null };
   /** Codes of the problems that the driver observed: first those of the sandbox, then those of its fork. */
   problems: string[][];
-  /** Mounts inside the sandbox that take part in propagation. */
+  /** Number of mounts inside the sandbox that propagate mounts, or receive propagated mounts. */
   propagating: number;
   /** Lines of the fork's /proc/PID/cgroup that name the installation. */
   cgroups: string[];
@@ -61,8 +61,8 @@ const PROGRAM = `
 `;
 
 /**
- * Unmounts the mounts of other tests in the program's mount namespace. They are copies, which would keep the other
- * tests' disks in use.
+ * Shell commands that unmount the sandboxes and drives of other tests. The program's mount namespace contains copies of
+ * their mounts, which would keep the other tests' disks in use.
  */
 const LEAVE_OTHERS = `for at in $(grep -o ' /[^ ]*/holdfast-[^ ]* ' /proc/self/mountinfo | tac); do umount -l $at; done`;
 

@@ -17,13 +17,16 @@ import { viewAlert, viewDelivery } from "./view.ts";
 
 /** Maximum number of deliveries that are read from the store at a time. */
 const PAGE = 1_000;
-/** An alert has at most two deliveries: fired and cleared. */
+/** An alert has at most two deliveries: one when it fires and one when it clears. */
 const PER_ALERT = 2;
 const STORE_AGAIN_MS = 1_000;
 
 const EARLIER_IS_DEAD = "The earlier delivery, that the alert fired, could not be delivered.";
 
-/** Returns the delivery as it is after a failed attempt: pending, with the next attempt after its backoff, or dead. */
+/**
+ * Returns the delivery as it is after a failed attempt. If attempts are left, it is pending, and the next attempt
+ * follows after the back-off. Otherwise it is dead, which means given up.
+ */
 export function afterFailure(
   record: DeliveryRecord,
   why: string,
@@ -52,8 +55,8 @@ const dead = (record: DeliveryRecord, why: string): DeliveryRecord => ({
 });
 
 /**
- * Whether the next attempt is due. A remaining wait longer than the backoff shows that the clock was set back, so the
- * attempt is due then too.
+ * Whether the next attempt is due: its time has come, or the remaining wait is longer than the back-off, which shows
+ * that the clock was set back.
  */
 export function isDue(
   { attempts, nextAttemptAt }: DeliveryRecord,
@@ -65,13 +68,13 @@ export function isDue(
 }
 
 /**
- * Delivers messages about alerts to the webhook. A delivery is stored in the same commit as its alert change, so
- * neither a kill nor a power cut loses it. It is marked as delivered after the webhook accepted it. If the server dies
- * before that mark is stored, the next server sends the delivery again under the same id. Deliveries of one alert are
- * sent in order, so a receiver never learns that an alert cleared before it learned that it fired. If the first
- * delivery of an alert is dead, so is the second. The number of attempts is limited, with a backoff between them. After
- * the last attempt the delivery is dead: this is recorded as an event, and the delivery is kept until a caller requests
- * a redelivery.
+ * Delivers messages about alerts to the webhook. An alert has two deliveries: one when it fires and one when it clears.
+ * Each is stored in the same commit as the change of its alert, so neither a kill nor a power cut loses it. It is
+ * marked as delivered after the webhook accepted it. If the server dies before that mark is stored, the next server
+ * sends the delivery again under the same id. A failed delivery is tried again after a back-off. After the last attempt
+ * it is given up: it is marked as dead, an event is recorded, and the delivery is kept until a caller requests a
+ * redelivery. The deliveries of one alert are sent in order, and if the first one is dead, the second is marked as dead
+ * without an attempt. So a receiver never learns that an alert cleared before it learned that the alert fired.
  */
 export class Outbox {
   readonly #context: EngineContext;
@@ -109,7 +112,8 @@ export class Outbox {
 
   /**
    * Creates the deliveries of the given alerts. The caller stores the deliveries with the alerts and then calls `add`.
-   * If more than `deliveriesPending` deliveries would be pending, the excess ones are created dead.
+   * At most `deliveriesPending` deliveries may be pending; those beyond that number are created as dead, which means
+   * given up.
    */
   plan(alerts: readonly AlertRecord[]): DeliveryRecord[] {
     const { clock, ids, notifier, numbers } = this.#context;
@@ -171,8 +175,8 @@ export class Outbox {
   #idleMs(now: number): number {
     const { deliveryBackoffMs, deliveryMs } = this.#context.numbers;
     const waits = this.#heads().map(({ nextAttemptAt }) => (nextAttemptAt ?? now) - now);
-    // A delivery that is already due waits only for a free slot. It needs no timer, because a finished attempt ends the
-    // wait.
+    // Only waits in the future need a timer. A delivery that is already due waits for a free slot, and the attempt that
+    // frees the slot ends the wait.
     return Math.min(Math.max(deliveryMs, ...deliveryBackoffMs), ...waits.filter((ms) => ms > 0));
   }
 
@@ -257,7 +261,10 @@ export class Outbox {
     return { items, nextCursor: found.length > limit ? (items.at(-1)?.id ?? null) : null };
   }
 
-  /** Retries a dead delivery. Requests run one at a time, so a concurrent request for the same delivery finds it pending. */
+  /**
+   * Tries to deliver a dead delivery again, and also the other dead delivery of the same alert. Requests run one at a
+   * time, so a concurrent request for the same delivery finds it pending.
+   */
   redeliver(id: string): Promise<DeliveryRecord> {
     return this.#retries.run(() => this.#redeliver(id));
   }

@@ -28,8 +28,8 @@ interface Rule {
 
 const none: Figure = () => 0;
 /**
- * A threshold or clear value that switches an alert off: no value is above it, and an alert that already fires clears
- * at any value.
+ * Switches an alert off. As a threshold, it is never exceeded, so the alert does not fire. As a clear value, it is
+ * above every value, so an alert that already fires clears.
  */
 const OFF = Number.POSITIVE_INFINITY;
 const usualFor: Figure = ({ alertForMs }) => alertForMs;
@@ -48,8 +48,8 @@ const paceOf: Figure = (numbers, subject) =>
   SWEEP_LAYERS.reduce((ms, layer) => (layer === subject ? PACES[layer](numbers, layer) : ms), 0);
 
 /**
- * Figures of a periodic job that is overdue. The alert fires after `alertLateRounds` intervals and clears at one
- * interval or less. Both limits include two evaluation intervals as tolerance.
+ * The part of a rule that is common to periodic jobs that may be late. The threshold is `alertLateRounds` intervals of
+ * the job, and the clear value is one interval. Two evaluation intervals are added to both as tolerance.
  */
 const overdue = (pace: Figure) =>
   ({
@@ -61,7 +61,7 @@ const overdue = (pace: Figure) =>
     forMs: usualFor,
   }) as const satisfies Partial<Rule>;
 
-/** The rule of each kind of alert. All thresholds come from the numbers. */
+/** The rule of each kind of alert. Thresholds that can be configured come from `Numbers`. */
 export const RULES: Readonly<Record<AlertKind, Rule>> = {
   timeout_rate: {
     severity: "warning",

@@ -1,7 +1,7 @@
 import type { Numbers, SandboxId } from "@holdfast/contract";
 import type { EndedExecs } from "../ports/index.ts";
 
-/** The window consists of this many parts and moves by one part at a time. */
+/** Number of parts of the window. The window moves by one part at a time. */
 const PARTS = 60;
 /**
  * Maximum number of sandboxes whose timeouts are counted individually within one part. Timeouts of further sandboxes

@@ -25,9 +25,10 @@ const STUCK_AFTER_MS = 60_000;
 
 /**
  * Compares the records with the host in both directions: from everything on the host that carries our marker to the
- * record that must own it, and from every record to the instance that must exist. The audit observes; the responsible
- * parts act: the observer handles absent instances, the reaper stops lingering ones, `Orphans` removes orphans after their
- * grace. If the host could not be listed, the audit is incomplete, reports that, and removes nothing.
+ * record that must own it, and from every record to the instance that must exist. The audit itself only observes; other
+ * parts act on what it finds: the observer handles absent instances, the reaper stops instances that should have ended,
+ * and `Orphans` removes orphans when their grace period has passed. If the host could not be listed, the audit is
+ * incomplete, reports that, and nothing is removed.
  */
 export class Audit {
   readonly #context: EngineContext;
@@ -130,7 +131,7 @@ export class Audit {
     const { id: sandboxId, phase, instance } = live.record;
     const about = { sandboxId, things: [] };
     if (!hasInstance(live.record)) {
-      // The sandbox was suspended or deleted after the observation, so there is nothing to correct.
+      // In any other phase, the sandbox was suspended or deleted after the observation, so there is nothing to correct.
       if (phase.name !== "failed" && phase.name !== "queued") return null;
       const message = "The sandbox was recorded as running but was absent; its record was corrected.";
       return { ...about, kind: "absent", action: "corrected", message };

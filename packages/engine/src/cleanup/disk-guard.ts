@@ -20,11 +20,12 @@ interface GuardParts {
 }
 
 /**
- * Prevents one sandbox from filling the host's disk. Admission rejects new sandboxes below the reserve; the guard acts
- * on running sandboxes. It first removes stale sandboxes; if the disk still runs out, it freezes the sandbox that
- * writes fastest, with an event that names it. The frozen sandbox loses nothing: it is thawed when the reserve is free
- * again, and can be deleted meanwhile. The freeze is not recorded: a sandbox that an earlier server froze is thawed by
- * the healing ladder, which leaves it alone while the disk is low.
+ * Prevents one sandbox from filling the host's disk. The reserve is the free space that the disk should always have.
+ * While less is free, admission rejects new sandboxes, and the guard acts on running ones: first it removes stale
+ * sandboxes; if the disk still runs out, it freezes the sandbox that writes fastest and records an event that names it.
+ * The frozen sandbox loses nothing: it is thawed when the reserve is free again, and can be deleted meanwhile. The
+ * freeze is not recorded. A sandbox that an earlier server froze is thawed by the healing ladder, which does so only
+ * when the disk is no longer low.
  */
 export class DiskGuard {
   readonly #context: EngineContext;
@@ -37,7 +38,10 @@ export class DiskGuard {
     this.#parts = parts;
   }
 
-  /** Whether the disk is below its reserve. True before the first measurement, when it is not known yet. */
+  /**
+   * Whether the disk has less free space than its reserve. Also true before the first measurement, because the free
+   * space is not known until then.
+   */
   get isLow(): boolean {
     return this.#isLow || !this.#hasMeasured;
   }

@@ -192,8 +192,8 @@ function refusedIn(samples: readonly Sample[], since: number): number {
 }
 
 /**
- * Returns for how long, up to now, the sandbox has used nearly all the CPU that one busy loop can use. `share` is that
- * amount, as a share of one core; it is below 1 if the sandbox's CPU limit is.
+ * Returns for how long, up to now, the sandbox has used nearly as much CPU as one busy loop can use. `share` is the CPU
+ * that a busy loop can use, as a share of one core: 1, or less if the sandbox's CPU limit is less than one core.
  */
 function busyFor(samples: readonly Sample[], share: number): number {
   const calm = samples.findLastIndex(({ cpuPercent }) => cpuPercent < BUSY_PERCENT * share);

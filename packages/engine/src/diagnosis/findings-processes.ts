@@ -168,8 +168,8 @@ const MAY_HANG: ReadonlySet<string> = new Set(["pipe", "socket", "terminal", "fi
 const RESTS: ReadonlySet<string> = new Set(["sleep", "events", "child", "socket", "terminal"]);
 
 /**
- * Whether the process is idle. A thread is idle if its wait is typical of idle processes or has a time limit. If the
- * main thread waits for other threads, the process is idle as soon as one of its threads is.
+ * Whether the process is idle: its main thread is idle, or its main thread waits for other threads and at least one
+ * thread is idle. A thread is idle if its wait is typical of idle processes or has a time limit.
  */
 function isResting({ process }: ProcessActivity): boolean {
   const main = mainWait(process);
@@ -247,7 +247,8 @@ export const idle: Rule = {
       return null;
     const waits = activity.lasting.filter((entry) => !isResting(entry));
     const isPipe = ({ process }: ProcessActivity) => mainWait(process)?.on === "pipe";
-    // A process that waits on a pipe is idle too, if the process at the other end of the pipe is idle.
+    // A process that waits on a pipe is idle if the process at the other end of the pipe is idle. So the sandbox is not
+    // idle if a process waits for anything but a pipe, or if no other process can be at the other end.
     if (
       waits.length > 0 &&
       (!waits.every(isPipe) ||

@@ -20,7 +20,8 @@ export function describeHealing({ recovery, restartsOnLoss }: Facts): string {
 }
 
 /**
- * Describes when commands time out: those that own the processes `of`, or all commands if the owners are not known.
+ * Describes which command times out first and when. Considers the commands that own the given processes, or all running
+ * commands if the owners are not known.
  */
 export function describeTimeouts(
   all: readonly ExecFact[],

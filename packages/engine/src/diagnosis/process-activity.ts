@@ -4,7 +4,7 @@ import type { ProcessSeen, ProcessSnapshot } from "../ports/index.ts";
 /** Activity of one process between two snapshots. */
 export interface ProcessActivity {
   process: ProcessSeen;
-  /** Share of one core; 1 is a full core. */
+  /** CPU time used, as a share of one core; 1 is a full core. */
   cpuShare: number;
   /** Read and write calls per second; null if the host does not report them. */
   callsRate: number | null;

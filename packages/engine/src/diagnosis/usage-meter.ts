@@ -55,7 +55,7 @@ const NONE: Counters = {
 const RATE_MS = 200;
 const MEASURE_MS = 5_000;
 const TREND_SAMPLES = 6;
-/** Minimum distance between two samples in the history, as a share of the interval between two observation passes. */
+/** Minimum time between two samples in the history, as a share of the interval between two observation passes. */
 const KEPT_SHARE = 0.8;
 
 /**
@@ -142,7 +142,7 @@ export class UsageMeter {
     if (hasInstance(live.record)) {
       const isFirst = this.last(live) === null;
       await this.take([live], signal);
-      // A CPU rate needs two samples. If there was none before, a second one is taken after a short wait.
+      // A CPU rate needs two samples. If the sample just taken is the first one, a second is taken after a short wait.
       if (isFirst) {
         await clock.sleep(RATE_MS * 2, signal);
         await this.take([live], signal);

@@ -44,7 +44,7 @@ interface Known {
   /** Why the creation failed. Set until the failure is stored. */
   createError: string | null;
   isOpening: boolean;
-  /** Aborted when the drive is being deleted, because open files would delay the delete. */
+  /** Aborted when the drive is being deleted, so that open files are closed and don't delay the delete. */
   deletion: AbortController;
   /** The delete request that is being stored; null otherwise. */
   deleteRequest: Promise<void> | null;
@@ -238,7 +238,7 @@ export class Drives implements DriveApi {
     await this.#make(known);
   }
 
-  /** Creates the drive's directory. If that fails, the drive is removed again. */
+  /** Creates the drive's directory. If that fails, the drive is deleted. */
   async #make(known: Known): Promise<void> {
     const { clock, drives, numbers, stopping, log } = this.#context;
     const { id, name, sizeMb } = known.record;
@@ -268,8 +268,8 @@ export class Drives implements DriveApi {
     try {
       known.record = await this.#stored(known.record, "deleting", event);
     } catch (error) {
-      // `maintain` retries the creation. If the server restarts before that, the next server finds the phase `making` and
-      // creates the drive.
+      // `maintain` tries again to store the phase `deleting`. If the server restarts before that succeeds, the next
+      // server finds the phase `making` and creates the drive.
       log.error(
         { drive: known.record.id, cause: causeOf(error) },
         "failed to store the removal of a drive that could not be created",

@@ -155,7 +155,7 @@ export class Mounts implements MountApi {
     const existed = mounts.some((mount) => isSameMount(mount, point));
     const taken = conflictOf(mounts, point);
     if (taken !== null) throw conflict(point, taken);
-    // A proof must not report a mount as missing while it is being made.
+    // The mount is announced as being made, so that a proof does not report it as missing meanwhile.
     if (!existed) live.beginMount(point.path);
     try {
       if (!existed) await this.#want(live, point);
@@ -298,7 +298,7 @@ export class Mounts implements MountApi {
 
   async #removeMount(live: LiveSandbox, path: string, signal: AbortSignal): Promise<void> {
     await this.#driverUnmount(live, path, { keepClosed: false }, signal);
-    // If this can't be stored, the record still says `removing`, and `maintain` repeats the removal.
+    // If this event can't be stored, the record still says `removing`, and `maintain` repeats the removal.
     await live.decide({ type: "unmounted", path });
   }
 
@@ -316,7 +316,8 @@ export class Mounts implements MountApi {
       const leave = live.enter();
       const change = async () => (live.record.phase.name === "running" ? { result: await work() } : null);
       const done = await this.#changes.run(live, change, signal).finally(leave);
-      // The sandbox was being suspended, so the change was not made. It is tried again after the sandbox was woken.
+      // Null means that the change was not made, because the sandbox was being suspended. In that case the loop wakes
+      // the sandbox and tries again.
       if (done !== null) return done.result;
     }
     throw asleepAgain(live);

@@ -35,11 +35,12 @@ interface Parts {
 type Wanted = Omit<EventFilter, "limit">;
 
 /**
- * Lists and follows the timeline. A follower is only a position. Each commit notifies the follower, which reads on from
- * its position at its own pace. Commits take effect in the order of their sequence numbers, so a reader that continues
- * after the last event it saw misses nothing and gets nothing twice, across any number of connections and servers.
- * Followers that are up to date share one read; a follower that falls behind reads from the store and delays no other.
- * Only retention can overtake a reader, which then gets an error, because a gap would look as if nothing had happened.
+ * Lists and follows the timeline. A follower consists only of a position. Each commit notifies the follower, which
+ * continues reading from its position at its own pace. Commits take effect in the order of their sequence numbers, so a
+ * reader that continues after the last event it saw misses nothing and gets nothing twice, across any number of
+ * connections and servers. Followers that are up to date share one read; a follower that falls behind reads from the
+ * store and delays no other. If retention deletes events that a reader has not read yet, the reader gets an error,
+ * because it could not notice the gap.
  */
 export class Timeline {
   readonly #news: AnnouncingStore;
@@ -128,7 +129,10 @@ export class Timeline {
     return { events, after: isFull ? seen : Math.max(seen, span.last), isFull, commits };
   }
 
-  /** Returns the drive's id. A deleted drive's events can still be found by its id. */
+  /**
+   * Returns the id of the drive with this id or name. An id is returned unchecked, because the events of a deleted
+   * drive can still be found by its id.
+   */
   #driveId(ref: string): DriveId {
     return isDriveId(ref) ? ref : this.#parts.drives.find(ref).id;
   }
@@ -145,7 +149,10 @@ export class Timeline {
     };
   }
 
-  /** Returns the sandbox's id. The events of a sandbox outlive its record and can still be found by its id. */
+  /**
+   * Returns the id of the sandbox with this id or name. An id without a record is accepted if there are events with it,
+   * because the events of a sandbox outlive its record.
+   */
   async #sandboxId(ref: string): Promise<SandboxId> {
     try {
       return await this.#parts.registry.idOf(ref);

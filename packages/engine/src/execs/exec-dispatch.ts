@@ -85,8 +85,8 @@ export class ExecDispatch {
 
   /**
    * Whether the keeper may have received an earlier start request whose answer was lost. If so, a refusal of the
-   * current request says nothing about the earlier one. Returns true if the keeper can't be asked, so the request is
-   * sent again.
+   * current request says nothing about the earlier one. Also returns true if the keeper can't be asked, so that the
+   * request is sent again.
    */
   async #mayHaveArrived(exec: OpenExec, link: Link): Promise<boolean> {
     try {

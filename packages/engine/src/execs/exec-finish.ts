@@ -53,7 +53,7 @@ export class ExecFinish {
     events.execClosed.emit(exec);
   }
 
-  /** Ends an exec whose keeper no longer knows it. */
+  /** Ends an exec that its keeper no longer knows. */
   lose(exec: OpenExec): Promise<void> {
     return this.endUnseen(exec, "lost", KEEPER_FORGOT);
   }

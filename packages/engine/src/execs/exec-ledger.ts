@@ -53,8 +53,9 @@ export interface FoundRun {
 
 /**
  * The ledger of execs. Each exec takes two commits: one before the keeper receives the exec, and one with its outcome.
- * For the state in between the ledger asks the keeper, whose journal is authoritative. The queue, the dispatch to the
- * keeper, the comparison with the keeper and the end of an exec each have a class of their own.
+ * Between these commits the keeper's journal is authoritative for the state of the exec, so the ledger asks the keeper.
+ * The queue, the dispatch to the keeper, the comparison with the keeper and the end of an exec each have a class of
+ * their own.
  */
 export class ExecLedger {
   readonly holds: OutputHolds;
@@ -113,12 +114,11 @@ export class ExecLedger {
 
   /**
    * Stores the exec and sends it to the keeper. Resolves when the keeper has received the exec, when the exec has
-   * ended, or after a deadline. If the exec is queued, resolves as soon as it is stored.
-   *
-   * The start is stored before the keeper receives it, so that the next server knows of the exec if this server is
-   * killed. If the caller is answered only at the end of the exec (`awaited`) and gave no idempotency key, the stored
-   * start may be lost in a crash of the host: the crash also ends the command, and the caller has no answer that could
-   * become wrong.
+   * ended, or after a deadline. If the exec is queued, resolves as soon as it is stored. The start is stored before the
+   * keeper receives it, so that the next server knows of the exec if this server is killed. The commit also survives a
+   * crash of the host, except if the caller is answered only at the end of the exec (`awaited`) and gave no idempotency
+   * key. In that case a crash of the host ends the command anyway, and the caller has no answer yet that could become
+   * wrong.
    */
   async start(live: LiveSandbox, order: ExecRecord, options: StartOptions): Promise<OpenExec> {
     const { clock, numbers } = this.#context;
@@ -210,7 +210,7 @@ export class ExecLedger {
    */
   exited(live: LiveSandbox, known: KeeperExec): void {
     const exec = this.#open.get(known.id);
-    // An exec that is not stored yet is skipped: once it is stored, the keeper is asked about it.
+    // A report on an exec that is not stored yet is ignored: once the exec is stored, the keeper is asked about it.
     if (exec?.live !== live || !exec.isStored) return;
     this.#dispatch.acknowledge(exec, known);
   }
@@ -220,14 +220,18 @@ export class ExecLedger {
     return this.#reconcile.reconcile(live, link, signal);
   }
 
-  /** Asks a keeper, over a link that stays up, about the execs that it has acknowledged. */
+  /**
+   * Compares the execs that the keeper has acknowledged with the keeper's list. Called again and again while a link is
+   * up, because the keeper's report of the end of an exec may be lost.
+   */
   compare(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
     return this.#reconcile.compare(live, link, signal);
   }
 
   /**
-   * Takes over an exec of an earlier server that has no outcome yet. The keeper is asked for its state on the next
-   * link. An exec stored as queued may already have been dispatched, because leaving the queue is not stored.
+   * Takes over an exec that an earlier server left without an outcome. On the next link the keeper is asked for the
+   * exec's state. An exec that is stored as queued may already have been sent to the keeper, because leaving the queue
+   * is not stored.
    */
   adopt(live: LiveSandbox, record: ExecRecord): void {
     const exec = this.#open.enter(live, record);
@@ -238,8 +242,8 @@ export class ExecLedger {
   }
 
   /**
-   * Finds out from the journals which adopted execs exist in the saved memory of a sandbox in standby, because its
-   * keeper can't be asked.
+   * Finds out which adopted execs exist in the saved memory of a sandbox in standby. The journals on disk show it; the
+   * keeper can't be asked, because it is in standby too.
    */
   async checkAsleep(live: LiveSandbox): Promise<void> {
     for (const exec of [...live.openExecs].filter((each) => each.awaitsKeeper)) {
@@ -262,10 +266,11 @@ export class ExecLedger {
   }
 
   /**
-   * Returns the execs that have outlived their timeout, as a backstop for a keeper that fails to enforce it. Called
-   * once per maintenance round. It counts the rounds in which an exec was seen running instead of comparing times,
-   * because the clock can be set. The count restarts with each new link: the keeper's clock stands still while the
-   * sandbox is suspended, and a sandbox that had no link may have been suspended.
+   * Returns the execs that have outlived their timeout, as a backstop for a keeper that fails to enforce it. Must be
+   * called once per maintenance round, because the running time of an exec is computed from the number of calls that
+   * saw it running: the difference of two clock readings would be wrong after the clock was set. The count restarts
+   * with each new link, because the sandbox may have been suspended between two links, and the keeper's clock stands
+   * still meanwhile.
    */
   overdue(): OpenExec[] {
     const { execTimeoutGraceMs, maintainEveryMs } = this.#context.numbers;
@@ -280,16 +285,15 @@ export class ExecLedger {
 const NO_EXTRAS: StartExtras = { changes: [], events: [] };
 
 /**
- * Returns the exec count to store in the same commit as the exec, if the sandbox has an exec limit. Without a limit
- * returns undefined: the count is then stored later, in a batch with others, because each further row makes a commit
- * slower.
+ * Returns the exec count to store in the same commit as the exec. Returns undefined if the sandbox has no exec limit:
+ * the count is then stored later, together with others, because each additional row makes a commit slower.
  */
 const limitedCount = ({ record }: LiveSandbox): number | undefined =>
   record.spec.lifecycle.maxExecs === undefined ? undefined : record.execsStarted;
 
 /**
- * Whether the sandbox is a fork and the exec came with the checkpoint's memory. No keeper is ever asked to start such
- * an exec.
+ * Whether the sandbox is a fork and the exec is one that came with the checkpoint's memory. Such an exec already runs,
+ * so no keeper is ever asked to start it.
  */
 const isForked = ({ id }: ExecRecord, { record }: LiveSandbox): boolean =>
   record.forkedFrom?.execs.some((exec) => exec.id === id) ?? false;

@@ -27,8 +27,8 @@ export class ExecReconcile {
   }
 
   /**
-   * Runs on every new link. Ends the execs that ended while the link was down, sends the starts again that never
-   * arrived, and ends as lost the execs that the keeper had received but no longer knows.
+   * Runs on every new link. Ends the execs that ended while the link was down. Sends again the start requests that
+   * never arrived. Ends as lost the execs that the keeper had received but no longer knows.
    */
   async reconcile(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
     const { open, finish, dispatch, queue, events } = this.#parts;
@@ -49,8 +49,9 @@ export class ExecReconcile {
   }
 
   /**
-   * Asks a keeper about the execs it has acknowledged. The keeper announces the end of each exec, but an announcement
-   * can be lost even on a link that stays up. The list is authoritative; announcements only save time.
+   * Compares the execs that the keeper has acknowledged with the keeper's list. Normally the keeper reports the end of
+   * each exec by itself, but such a report can be lost even if the link stays up. So the list is authoritative, and the
+   * reports only save time.
    */
   async compare(live: LiveSandbox, link: Link, signal: AbortSignal): Promise<void> {
     const { finish, dispatch, events } = this.#parts;

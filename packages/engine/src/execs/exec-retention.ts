@@ -13,8 +13,8 @@ import { KeeperRefusal } from "../ports/index.ts";
 import type { ExecRecord } from "../ports/records.ts";
 
 /**
- * Number of ended execs that are forgotten in one batch. Without batches, each exec that ends in a busy sandbox would
- * cause the work of forgetting an older one.
+ * Number of ended execs that are forgotten in one batch. Without batches, a busy sandbox would have to forget one old
+ * exec whenever another exec ends.
  */
 const AT_ONCE = 64;
 const SWEPT_AT_ONCE = 100;
@@ -94,7 +94,10 @@ export class Retention {
       this.#put(retained, id, outputEnd);
   }
 
-  /** Returns those of the execs that came with the memory of a fork and belong to the fork's source sandbox. */
+  /**
+   * Returns those of the given execs that belong to the source sandbox of a fork. The fork's keeper knows them because
+   * they came with the memory of the checkpoint. Returns an empty set if the sandbox is no fork.
+   */
   async foreignExecs(live: LiveSandbox, ids: readonly ExecId[]): Promise<Set<ExecId>> {
     if (live.record.forkedFrom === null) return new Set();
     const own = new Set(this.#retainedOf(live.id).execs.map(({ id }) => id));
@@ -161,9 +164,9 @@ export class Retention {
       if (this.#isNeeded(live.id, id)) retained.inKeeper.push(id);
       else
         link?.forgetExec(id, { keepJournal: true }, this.#context.stopping).catch((error: unknown) => {
-          // The keeper is still killing processes that the exec left running, so the exec is forgotten in a later
-          // batch. Other errors are ignored: if the link is lost, `inKeeper` is built again from the keeper's list on
-          // the next link.
+          // `exec_running` means that the keeper is still killing processes that the exec left running, so the exec is
+          // forgotten in a later batch. Other errors are ignored: if the link is lost, `inKeeper` is built again from
+          // the keeper's list on the next link.
           if (error instanceof KeeperRefusal && error.reason === "exec_running") retained.inKeeper.push(id);
         });
     }
@@ -359,8 +362,8 @@ export class Retention {
   }
 
   /**
-   * Returns the first of `execs`, only as many as are needed to free the excess, so that no exec is forgotten earlier
-   * than necessary.
+   * Returns execs from the start of the list, and no more than are needed to free the excess, so that no exec is
+   * forgotten earlier than necessary.
    */
   #enough(execs: readonly (Ended & { sandboxId: SandboxId })[]) {
     let excess = this.#excess();

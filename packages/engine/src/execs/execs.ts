@@ -81,8 +81,9 @@ export class Execs implements ExecApi {
     let link = this.#gate.passNow(live);
     const mayBeKnown =
       idempotency !== undefined || isAtExecLimit(live) || this.#ledger.open(id) !== undefined;
-    // An earlier copy of this request is looked up only if the call may have to wait for the sandbox or if the exec may
-    // exist already. Otherwise the commit itself detects an id that is already used, which is rare.
+    // A request may be a repetition of an earlier one. In the common case (the sandbox serves, and nothing suggests
+    // that the exec exists) the store is not searched for the earlier request: if the exec exists after all, the commit
+    // fails with a conflict.
     if (link === null || mayBeKnown) {
       const known = await this.#known(live, id, idempotency, digest);
       if (known !== null) return { exec: this.#ledger.view(known), followed: true };
@@ -246,8 +247,8 @@ export class Execs implements ExecApi {
     // requested after the end of the exec includes the end of the output.
     const isOver = () => !follow || this.#ledger.open(record.id) === undefined;
     let wasOver = isOver();
-    // The first slice is read before the first record is sent, so that a bad cursor becomes an error instead of a
-    // stream.
+    // The first slice is read before anything is sent to the caller, so that a bad cursor is answered with an error and
+    // not with a stream that breaks off.
     let slice = await this.#open(record, cursor, signal);
     let offset = cursor ? (offsetIn(cursor, record) ?? 0) : (slice?.floor ?? 0);
     const at = (position = offset) => cursorOf(record, position);
@@ -267,8 +268,9 @@ export class Execs implements ExecApi {
       if (options.isTaken?.()) slice?.release?.();
       offset = slice?.next ?? offset;
       hold?.reached(offset);
-      // `goal` is the position at which the read ends. Without it, a child process that keeps writing after the end of
-      // the exec would keep the reader waiting forever.
+      // `goal` is the position at which the stream ends. It is set once the exec has ended, or if the caller does not
+      // follow the exec. Without it, a child process that keeps writing after the end of the exec would keep the stream
+      // open forever.
       if (slice !== null && wasOver) goal ??= slice.end;
       if (slice !== null && (!slice.more || (goal !== null && offset >= goal))) break;
       if (slice === null && !follow) {
@@ -342,8 +344,8 @@ export class Execs implements ExecApi {
     const record = await this.#find(id);
     if (record.spec.stdin === null) throw wrongState(record, "The exec was started without an open stdin.");
     const link = await this.#linkOf(record, signal).catch(async (error: unknown) => {
-      // Like the keeper, this call accepts and discards bytes sent to an ended exec: the answer to an earlier write may
-      // have been lost, and that write may have made the command end.
+      // If the exec has ended, the bytes are accepted and discarded, as the keeper would do: the caller may be
+      // repeating an earlier write that made the command end and whose answer was lost.
       const hadIt = offset !== null && (await this.#find(id)).dispatched === "yes";
       if (hadIt && this.#ledger.open(record.id) === undefined) return null;
       throw error;
@@ -442,7 +444,8 @@ export class Execs implements ExecApi {
     } catch (error) {
       const isUnknown = error instanceof KeeperRefusal && error.reason === "no_such_exec";
       if (!isUnknown) throw translate(error, about);
-      // The exec is on record, so this is not a 404: either its start or the report of its end is still in transit.
+      // The exec has a record, so the error is not `exec_not_found`. Either the exec's start or the report of its end
+      // is still in transit.
       throw new HoldfastError("link_lost", {
         ...about,
         message: "The keeper does not have the exec yet, or any more.",

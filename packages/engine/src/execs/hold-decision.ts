@@ -30,16 +30,16 @@ export function holdOf(readers: Iterable<HeldReader>, now: number): Hold | null 
 }
 
 /**
- * Returns the time until which the command waits for a reader that has left. A reader that leaves never makes the
- * command wait longer than if it had stayed.
+ * Returns the time until which the command waits for a reader that has left: at most `returnMs` from now, and never
+ * later than if the reader had stayed.
  */
 export const untilReturn = ({ until }: HeldReader, now: number, returnMs: number): number =>
   Math.min(until, now + returnMs);
 
 /**
- * Returns the absent reader that is assumed to have come back when a reader arrives at this position: the one with the
- * nearest position. Returns null if no reader is absent. The positions may differ, because after a broken connection a
- * reader continues before the position up to which the server had sent.
+ * Decides which absent reader has come back when a reader arrives at `cursor`: the one with the nearest position.
+ * Returns null if no reader is absent. The positions may differ: if a connection broke while output was in transit, the
+ * reader comes back at an earlier position than the server had sent.
  */
 export function absentNear<Reader extends HeldReader>(
   readers: Iterable<Reader>,

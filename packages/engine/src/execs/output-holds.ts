@@ -10,20 +10,20 @@ import { absentNear, type HeldReader, type Hold, holdOf, untilReturn } from "./h
  */
 const KEPT_BEHIND = 1 / 4;
 /**
- * How far a reader advances before its progress is reported to the keeper again, as a share of the journal's maximum
- * size.
+ * How far a reader must advance before its position is reported to the keeper again, as a share of the journal's
+ * maximum size.
  */
 const CURSOR_STEP = 1 / 8;
 /**
- * How long after a report a reader's progress is reported to the keeper again, even if the reader has advanced less
- * than `CURSOR_STEP`, as a share of `outputHoldMs`.
+ * Time after which a reader's position is reported to the keeper again, even if the reader has advanced less than
+ * `CURSOR_STEP`. It is a share of `outputHoldMs`.
  */
 const TIME_STEP = 1 / 20;
 
 interface Reader extends HeldReader {
-  /** The progress of the reader is reported to the keeper again when the reader reaches this position. */
+  /** The next report to the keeper is due when the reader reaches this position. */
   nextCursor: number;
-  /** From this time on, any progress of the reader is reported to the keeper. */
+  /** From this time on, a report to the keeper is due as soon as the reader advances at all. */
   nextAt: number;
 }
 
@@ -46,10 +46,10 @@ export interface ReaderHold extends Disposable {
 
 /**
  * Makes commands wait for the readers that follow them: output that such a reader has not taken is not dropped, and the
- * command waits as it would on a pipe. The keeper gets a position and a duration (`leaseMs`), and gets both again as
- * the readers take output. Each wait is bounded: `outputHoldMs` for a reader that takes nothing, and `outputReturnMs`
- * for a reader that has left, or was announced and has not come yet. The keeper ends an expired hold by itself, so a
- * command also continues if no server is running.
+ * command waits as it would on a pipe. For this the keeper gets a position and a duration (`leaseMs`), and new ones as
+ * the readers take output. Each wait is bounded: by `outputHoldMs` for a reader that takes nothing, and by
+ * `outputReturnMs` for a reader that has left, or was announced and has not come yet. The keeper ends an expired hold
+ * by itself, so a command continues even if no server is running.
  */
 export class OutputHolds {
   readonly #context: EngineContext;
@@ -62,8 +62,8 @@ export class OutputHolds {
   }
 
   /**
-   * Must be called when an exec's start request was given to the link. Requests the hold at once, before there is
-   * output.
+   * Must be called when an exec's start request was sent over the link. Requests the hold at once, before the command
+   * has written any output.
    */
   started(exec: OpenExec, link: Link): void {
     const { clock, numbers } = this.#context;

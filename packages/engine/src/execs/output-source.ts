@@ -9,7 +9,7 @@ import { type JournalSlice, KeeperRefusal, type Link, LinkLost } from "../ports/
 import type { ExecRecord } from "../ports/records.ts";
 import type { ExecLedger } from "./exec-ledger.ts";
 
-/** Room for four journal records of the largest size, with their headers. */
+/** Maximum number of bytes in one read: four journal records of the largest size, with their headers. */
 const READ_BYTES = 4 * (65_536 + 24);
 
 /**
@@ -133,8 +133,8 @@ export class OutputSource {
     const serving = live?.refusal() === null ? live : null;
     const link = serving?.link ?? null;
     if (link !== null || open === undefined || waitMs <= 0) return link;
-    // If no new link will come, the call waits for the next change of the sandbox. Otherwise a reader that follows the
-    // output would call again at once, over and over.
+    // While no link is attached, the call waits for a change of the sandbox. If it returned at once, a reader that
+    // follows the output would repeat it over and over.
     if (!serving?.isLinkWanted)
       await this.#until(record, () => live !== undefined && live.link !== null, waitMs, signal);
     else await serving.waitForLink(waitMs, AbortSignal.any([signal, open.over.signal])).catch(() => null);

@@ -14,7 +14,8 @@ import type { ExecLedger } from "./exec-ledger.ts";
 const COMMAND_MS = 60_000;
 
 /**
- * Notifies commands with an `onWake` after a wake. Their connections are lost, and only the commands can restore them.
+ * After a wake, notifies the commands that have an `onWake`. Standby broke their network connections, and only the
+ * commands can restore them.
  */
 export class WakeHooks {
   readonly #context: EngineContext;
@@ -47,7 +48,7 @@ export class WakeHooks {
     try {
       await this.#record(exec, await this.#act(live, link, exec, onWake));
     } catch (error) {
-      // The server is stopping. The exec keeps running, and the next server follows it.
+      // If the server is stopping, nothing is recorded: the exec keeps running, and the next server follows it.
       if (this.#context.stopping.aborted) return;
       await this.#record(exec, `The exec could not be notified of the wake: ${causeOf(error).message}`);
     }

@@ -18,8 +18,8 @@ export interface OpenedDrive {
   driveId: string;
   files: FileAccess;
   /**
-   * Aborted when the drive is being deleted, because open files would delay the delete. Its reason is the error for
-   * callers.
+   * Aborted when the drive is being deleted, so that open files are closed and don't delay the delete. The abort reason
+   * is the error that the callers get.
    */
   gone?: AbortSignal;
   close(): Promise<void>;

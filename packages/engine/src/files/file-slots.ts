@@ -80,7 +80,7 @@ export class FileSlots {
         return entering;
       });
     } catch (error) {
-      // The semaphore may grant the slot just as the caller stops waiting. The slot is then given back.
+      // The semaphore may grant the slot just as the wait ends with an error. In that case the slot is given back.
       giveBack(entering);
       signal.throwIfAborted();
       if (!(error instanceof DeadlinePassed)) throw error;

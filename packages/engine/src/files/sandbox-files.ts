@@ -70,8 +70,8 @@ export class SandboxFiles implements FileSource {
       } catch (error) {
         const isElsewhere =
           error instanceof DiskClosed || (error instanceof KeeperRefusal && error.reason === "not_on_disk");
-        // The error is passed to the caller, unless the disk can't answer or the sandbox was woken while its disk was
-        // read.
+        // The call is tried again on the awake sandbox if the disk can't answer, or if the sandbox was woken while its
+        // disk was read. Any other error is passed to the caller.
         if (!isElsewhere && isOnDisk(live)) throw translate(error, { sandboxId: live.id, path: target.path });
       }
     }

@@ -5,7 +5,10 @@ import type { SearchOptions } from "../ports/api.ts";
 import type { Clock } from "../ports/index.ts";
 import type { FoundLines, Patterns, Reply, Request } from "./search-worker.ts";
 
-/** Time limit for matching one file or directory, far above what a sensible pattern needs. */
+/**
+ * Time limit for one request to the worker: the names in one directory, or the content of one file. It is far above
+ * what a sensible pattern needs.
+ */
 const MATCH_MS = 3_000;
 const MEMORY_MB = 128;
 /**

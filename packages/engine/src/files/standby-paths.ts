@@ -11,11 +11,11 @@ interface Wanted {
 }
 
 /**
- * Throws `not_on_disk` if the disk of a sandbox in standby would give a wrong answer for the path. Drives are mounted
- * only while an instance exists, so this applies to the path of a mount and to paths below it: the disk has an empty
- * directory there. If the call reads everything below the path, it also applies to paths above a mount, and to the root
- * directory, which is complete only in an instance. For any other path the disk answers correctly, also if the path is
- * missing.
+ * Throws `not_on_disk` if the disk of a sandbox in standby would give a wrong answer for the path. The disk is wrong at
+ * the path of a mount and below it: drives are mounted only while an instance exists, so the disk has an empty
+ * directory there. If the call reads everything below the path, the disk is also wrong for a path above a mount, and
+ * for the root directory, which is complete only in an instance. For any other path the disk answers correctly, even if
+ * nothing exists at the path.
  */
 export async function requireOnDisk(
   files: Pick<FileAccess, "stat">,

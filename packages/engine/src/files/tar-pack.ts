@@ -56,7 +56,9 @@ const tooLarge = (message: string) => new HoldfastError("too_large", { message }
 
 const fileAt = (path: string, stat: Stat): Found => ({ path, name: posix.basename(path), stat });
 
-/** Yields a directory, then its entries, then its subdirectories in the same way. */
+/**
+ * Yields a directory, then its entries that are not directories, and then each of its subdirectories in the same way.
+ */
 async function* treeOf(packing: Packing): AsyncGenerator<Found, void, undefined> {
   const directories: Found[] = [{ path: packing.path, name: "./", stat: packing.stat }];
   for (let at = directories.pop(); at !== undefined; at = directories.pop()) {

@@ -6,7 +6,7 @@ export interface TarPart {
   body: AsyncIterable<Uint8Array>;
 }
 
-/** The data is not a tar archive, or is damaged. */
+/** The data is not a tar archive, or the archive is damaged. */
 export class BrokenArchive extends Error {
   constructor(cause: Error) {
     super(cause.message, { cause });
@@ -55,7 +55,10 @@ export class TarReader {
     }
   }
 
-  /** Returns the actual cause of an error that a body threw. */
+  /**
+   * Returns the cause of an error that a body threw. If the source failed, the signal aborted or the archive is
+   * damaged, the body throws only a consequence of that.
+   */
   why(error: unknown): unknown {
     if (this.#ended !== null) return this.#ended.why;
     return this.#damage === null ? error : new BrokenArchive(this.#damage);
@@ -73,8 +76,8 @@ export class TarReader {
 }
 
 /**
- * Iterates without closing the parser's iterator at an early end, because that would end the parsing of the whole
- * archive.
+ * Yields the chunks of one entry. If the caller stops early, the parser's iterator is not closed, because closing it
+ * would end the parsing of the whole archive.
  */
 async function* withoutClosing(
   chunks: AsyncIterator<Uint8Array>,

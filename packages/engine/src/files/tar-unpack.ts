@@ -59,7 +59,10 @@ export async function unpackTar(
   return unpacked.counts;
 }
 
-/** Creates an error of unpacking. It is marked as dispatched, because entries may have been unpacked before it. */
+/**
+ * Creates the error that ends the unpacking. `dispatched` tells the caller that the call may have had effects: entries
+ * before the rejected one are unpacked already.
+ */
 const rejection = (code: ErrorCode, message: string): HoldfastError =>
   new HoldfastError(code, { message, dispatched: "yes" });
 
@@ -194,7 +197,7 @@ class Unpacked {
     await this.#touch(path, modifiedAt);
   }
 
-  /** Unpacks a hard link as a copy of the earlier entry. */
+  /** Unpacks a hard link as a copy of the unpacked entry that it refers to. */
   async #copy(path: string, header: Header): Promise<void> {
     const { files, signal } = this.#given;
     const source = this.#pathOf(header.linkname ?? "");
@@ -216,8 +219,9 @@ class Unpacked {
   }
 
   /**
-   * Removes what is in the way of an entry, and returns whether the entry is new. If a symbolic link is in the way, the
-   * symbolic link is removed and not its target.
+   * Makes room at the path of an entry. Returns true if nothing is at the path any more: there was nothing, or it was
+   * removed. A symbolic link is removed itself, not its target. Returns false if a file is to be replaced by a file,
+   * which needs no removal. Throws if a directory is in the way.
    */
   async #makeWay(path: string, kind: "file" | "symlink"): Promise<boolean> {
     const { files, signal } = this.#given;

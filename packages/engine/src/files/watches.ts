@@ -33,8 +33,8 @@ export class Watches {
 }
 
 /**
- * Keeps the sandbox marked as in use until the returned function is called. If the sandbox was suspended in the
- * meantime, it is not marked.
+ * Marks the sandbox as in use, again and again, until the returned function is called. While the sandbox is in standby,
+ * it is not marked.
  */
 export function keepAwake(clock: Clock, live: LiveSandbox): () => void {
   const { idleStandbyMs = Number.POSITIVE_INFINITY } = live.record.spec.lifecycle;

@@ -34,7 +34,10 @@ interface HealerParts {
 /** The healing state of one sandbox. */
 interface Chart {
   episode: Episode | null;
-  /** Times at which the sandbox was healed, oldest first; at most `healsMax` within the window. */
+  /**
+   * Times at which the sandbox was healed within the last `healWindowMs`, oldest first. At most the last `healsMax` are
+   * kept.
+   */
   heals: number[];
   busy: boolean;
   /** Why the last step failed; null if it did not fail. */
@@ -45,8 +48,8 @@ interface Chart {
 
 const MINUTE = 60_000;
 /**
- * Maximum time that one tick adds to the durations of an episode, in intervals between ticks. A longer gap between two
- * ticks shows that the server or the host was suspended.
+ * Maximum time that one tick adds to the durations of an episode, as a multiple of the interval between ticks. A longer
+ * gap between two ticks shows that the server or the host was suspended.
  */
 const TICKS_LIVED = 3;
 

@@ -89,8 +89,8 @@ export class Observer {
   }
 
   /**
-   * Checks whether the files of failed sandboxes still exist. Otherwise the API would report that the files
-   * are kept although a person has removed them. If the check fails, the last result stays.
+   * Checks whether the files of failed sandboxes still exist, so that the API does not report files that a person has
+   * removed. If the check fails, the last result stays.
    */
   async checkFiles(allLive: readonly LiveSandbox[]): Promise<void> {
     const { clock, driver, numbers, stopping, log } = this.#context;

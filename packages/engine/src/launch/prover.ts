@@ -238,7 +238,7 @@ async function sameMounts(
   // Mounts that this proof did not check keep their earlier results.
   const others = live.health.provenMounts.filter((path) => !looked.has(path));
   if (live.linkEpoch === linkEpoch) live.learn({ provenMounts: [...others, ...proven] });
-  // A failed mount that was removed during the proof does not fail the proof.
+  // A mount that was removed during the proof can't make the proof fail.
   const wanted = new Set(wantedMounts(live.record).map(({ path }) => path));
   for (const [index, look] of looks.entries())
     if (look.status === "rejected" && wanted.has(mounts[index]?.path ?? "")) throw look.reason;

@@ -29,8 +29,8 @@ export async function within<Result>(
 }
 
 /**
- * Resolves when one of the signals aborts, when one of the events is set, or after `ms`. Leaves no listeners on signals
- * and events that live longer.
+ * Resolves when one of the signals aborts, when one of the events is set, or after `ms`. Then removes its listeners, so
+ * that they do not accumulate on signals and events with a long life.
  */
 export async function soonest(
   clock: Clock,

@@ -33,7 +33,7 @@ const UNITS: readonly [ms: number, word: string][] = [
   [1_000, "second"],
 ];
 
-/** Formats a duration for people, in the largest unit that fits at least twice. */
+/** Formats a duration for people, in the largest unit of which it contains at least two, for example `90 minutes`. */
 export function inWords(ms: number): string {
   const [unitMs, word] = UNITS.find(([unit]) => ms >= 2 * unit) ?? [1_000, "second"];
   return counted(Math.round(ms / unitMs), word);

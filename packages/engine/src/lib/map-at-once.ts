@@ -1,4 +1,7 @@
-/** Maps the items with `work`, on up to `width` items at a time. A slow item does not delay the others. */
+/**
+ * Returns the results of `map` for all items, in the order of the items. Works on up to `width` items at a time; as
+ * soon as one is done, the next begins, so a slow item does not delay the others.
+ */
 export async function mapAtOnce<Item, Result>(
   items: readonly Item[],
   width: number,

@@ -1,6 +1,6 @@
 /**
- * An event that happens at most once. Unlike a promise, it forgets the listeners of callers that stop waiting, so that
- * the listeners of an event that is long in coming, such as the end of an exec, do not accumulate.
+ * An event that happens at most once. A caller that stops waiting can remove its listener, which is impossible with a
+ * promise. Listeners therefore do not accumulate on an event that happens late, such as the end of an exec.
  */
 export class OneShot {
   readonly #listeners = new Set<() => void>();
@@ -20,7 +20,10 @@ export class OneShot {
     this.#controller?.abort();
   }
 
-  /** Calls the listener once: when the event is set, or now if it is set already. The returned function removes it. */
+  /**
+   * Calls the listener once: when the event is set, or now if it is set already. The returned function removes the
+   * listener.
+   */
   onSet(listener: () => void): () => void {
     if (this.#isSet) {
       listener();

@@ -1,8 +1,8 @@
 /**
- * Wraps the body and calls `release` exactly once: when the body ends or fails, when the reader stops early, or when
- * the signal aborts. If the reader stops early, the inner iterator is ended before the release, because the iterator
- * may still use the resource. An abort calls `release` at once, even while the inner iterator waits; the release then
- * ends that wait.
+ * Wraps a body and calls `release` exactly once: when the body ends or fails, when the reader stops early, or when the
+ * signal aborts. If the reader stops early, the body's iterator is ended before the release, because the iterator may
+ * still use the resource. If the signal aborts, `release` is called at once, even while the reader waits for the body;
+ * `release` then ends that wait.
  */
 export function releaseOnEnd<Part>(
   body: AsyncIterable<Part>,

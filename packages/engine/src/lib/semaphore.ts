@@ -4,7 +4,7 @@ import { FairQueue } from "./fair-queue.ts";
 interface SemaphoreOptions {
   /** Maximum number of callers that wait at a time. */
   limit: number;
-  /** The error for callers beyond the limit. */
+  /** Returns the error for a caller that is refused because `limit` callers already wait. */
   onFull?: () => HoldfastError;
 }
 

@@ -152,7 +152,8 @@ export class Checkpoints implements CheckpointApi {
   /** Removes checkpoint files without a database row, for a sandbox taken over from an earlier server. */
   async tidy(live: LiveSandbox): Promise<void> {
     this.#untidy.add(live);
-    // A copy that an earlier server began may still be in progress until the sandbox is recovered.
+    // A copy that an earlier server began may be in progress until the sandbox is recovered, so its files are not
+    // removed yet.
     if (live.record.phase.name === "suspending") return;
     await this.#inTurn(live, this.#context.stopping, async () => {
       await this.#clear(live);
@@ -257,7 +258,7 @@ export class Checkpoints implements CheckpointApi {
     } catch (error) {
       // A delete of the sandbox removes the checkpoint's files too, so nothing is undone at this point.
       if (live.deletedSignal.aborted) throw error;
-      // When the server stops, the next server continues from the record. Until then the sandbox keeps running.
+      // The next server continues from the record. Until then the sandbox keeps running, so it is thawed now.
       if (stopping.aborted) {
         await this.#parts.standby.thaw(live);
         throw error;

@@ -134,7 +134,7 @@ export class Creation {
     if (!wait && mounts.length === 0) return { live, existed: true };
     await this.#parts.gate.pass(live, signal);
     await this.#parts.mounts.ensure(live, mounts, signal);
-    // Another caller may have suspended the sandbox in the meantime.
+    // Another caller may have suspended the sandbox while the drives were mounted, so the gate is passed again.
     if (mounts.length > 0) await this.#parts.gate.pass(live, signal);
     return { live, existed: true };
   }
@@ -274,8 +274,8 @@ export class Creation {
   }
 
   /**
-   * Whether the create requests size limits and an existing sandbox with its name will be returned. The requested
-   * limits are then not checked.
+   * Whether a create with size limits will return an existing sandbox of the requested name. The requested limits are
+   * then not checked.
    */
   async #isHeld({ name, ifExists, resources }: CreateSandbox): Promise<boolean> {
     if (ifExists !== "return" || name === undefined || resources === undefined) return false;

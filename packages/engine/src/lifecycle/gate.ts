@@ -72,7 +72,10 @@ export class SandboxGate {
     });
   }
 
-  /** Waits a limited time for the recovery after a start of the server; before it a sandbox that serves has no link. */
+  /**
+   * Waits a limited time until the sandbox is recovered after a start of the server. Until then even a sandbox that
+   * serves has no link.
+   */
   async #recovered(live: LiveSandbox, signal: AbortSignal): Promise<void> {
     if (!live.isRecovering) return;
     const { clock, numbers } = this.#context;

@@ -132,7 +132,8 @@ export class Recovery {
   async #recoverRunning(live: LiveSandbox): Promise<void> {
     const isSame = unchanged(live);
     const { generation } = live.record;
-    // Another part may open the link first. No process may then begin before the drives are mounted.
+    // Another part may open the link before the drives are mounted. Marking the paths as open prevents processes from
+    // starting until then.
     for (const { path } of wantedMounts(live.record)) live.noteOpenMountPath(path);
     if ((await this.#recovered(live)) === null) {
       return this.#parts.loss.died(live, generation, this.#whyGone(live));

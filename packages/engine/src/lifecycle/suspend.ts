@@ -24,18 +24,18 @@ interface StandbyParts {
 
 /**
  * Suspends sandboxes: waits until no call is in progress, freezes the sandbox, writes and verifies its memory, and only
- * then stops the instance. A caller that waits for the end of an exec, or follows its output, is a call in progress too,
- * because the exec would not end during standby. A standby on request waits a limited time for calls in progress and is then refused. A call
- * that arrives before the freeze cancels the suspension; a call that arrives later is held. A failure at any step
- * leaves the sandbox running, linked and proven, and is reported.
+ * then stops the instance. A caller that waits for the end of an exec, or follows its output, is a call in progress
+ * too, because the exec would not end during standby. A standby on request waits a limited time for calls in progress
+ * and is then refused. A call that arrives before the freeze cancels the suspension; a call that arrives later is held.
+ * A failure at any step leaves the sandbox running, linked and proven, and is reported.
  */
 export class Standby {
   readonly #context: EngineContext;
   readonly #parts: StandbyParts;
   readonly #turns: Semaphore;
   /**
-   * The condition that must hold until just before the freeze, for each sandbox that is being suspended for another
-   * reason than idleness. If it no longer holds, the suspension is cancelled.
+   * For each sandbox that is being suspended, the condition for the suspension. If the condition becomes false before
+   * the freeze, the suspension is cancelled. A sandbox without an entry must be idle.
    */
   readonly #reasons = new WeakMap<LiveSandbox, () => boolean>();
 
@@ -129,7 +129,7 @@ export class Standby {
       // held.
       this.#checkUnused(live);
       await untilQuiet(this.#context, live, signal);
-      // A caller that began to wait just before the suspension began could not cancel it.
+      // A caller that began to wait for an exec just before the suspension began could not cancel the suspension.
       if (live.awaitedExecs.size > 0) throw busy(live, 0);
       const limit = { ms: numbers.standbyDeadlineMs, what: "writing the memory", signal };
       if (kind === "memory")
@@ -334,9 +334,9 @@ function busy(live: LiveSandbox, waitedMs: number): HoldfastError {
 const isBusy = (error: unknown): boolean => isHoldfastError(error) && error.code === "sandbox_busy";
 
 /**
- * Registers that a caller waits for the end of an exec; the returned function ends the wait. The waiting caller is
- * treated as a call in progress: it cancels a suspension that has not frozen the sandbox yet, and prevents a later one
- * from starting.
+ * Registers that a caller waits for the end of an exec; the returned function unregisters the caller. A waiting caller
+ * is treated as a call in progress: it cancels a suspension that has not frozen the sandbox yet, and prevents a later
+ * one from starting.
  */
 export function awaitEnd(live: LiveSandbox, id: ExecId): () => void {
   const leave = live.awaitExec(id);

@@ -124,8 +124,8 @@ export class Wakes {
   }
 
   /**
-   * Throws if files of the sandbox are missing on the host. A wake would fail and could lose the memory, while the files
-   * may be put back.
+   * Throws if files of the sandbox are missing on the host. A wake would fail and could lose the memory, while the
+   * files may be put back.
    */
   async #requireFiles(live: LiveSandbox, signal: AbortSignal): Promise<void> {
     const { clock, driver, numbers } = this.#context;

@@ -179,8 +179,8 @@ export class LiveSandbox {
   }
 
   /**
-   * Registers a call on the link; the returned function ends it. A sandbox is not suspended while a call is in
-   * progress.
+   * Registers a call that uses the link; the returned function unregisters the call. A sandbox is not suspended while a
+   * call is registered.
    */
   enter(): () => void {
     this.#calls += 1;
@@ -199,7 +199,10 @@ export class LiveSandbox {
     return new Set(this.#awaitedExecs);
   }
 
-  /** Registers that a caller waits for the end of an exec. The returned function ends the wait, and can be repeated. */
+  /**
+   * Registers that a caller waits for the end of an exec. The returned function unregisters the caller; calling it
+   * again does nothing.
+   */
   awaitExec(id: ExecId): () => void {
     this.#awaitedExecs.push(id);
     let isWaiting = true;
@@ -217,7 +220,7 @@ export class LiveSandbox {
     return this.#waitingForWake;
   }
 
-  /** Registers that a call waits for the wake; the returned function ends the wait. */
+  /** Registers that a call waits for the wake; the returned function unregisters the call. */
   waitForWake(): () => void {
     this.#waitingForWake += 1;
     return () => {
@@ -437,8 +440,8 @@ export class LiveSandbox {
   }
 
   /**
-   * Marks a path at which the sandbox should have a drive as open. Two things are unknown about an open path: whether
-   * the drive is mounted at the path, and whether writes to the directory beneath the mount fail.
+   * Marks the path as open. The sandbox should have a drive at an open path, but two things are unknown: whether the
+   * drive is mounted at the path, and whether writes to the directory beneath the mount fail.
    */
   noteOpenMountPath(path: string): void {
     this.#openMountPaths.add(path);

@@ -24,7 +24,7 @@ export class OpenExec {
   #isDispatching = false;
   #isEnding = false;
   #isOverdue = false;
-  /** How long the exec was observed running over one link. */
+  /** The link over which the exec was last observed running, and how long it was observed running over this link. */
   #running: { link: Link; ms: number } | null = null;
 
   constructor(context: EngineContext, live: LiveSandbox, record: ExecRecord, expectsReader: boolean) {
@@ -79,7 +79,7 @@ export class OpenExec {
     this.#isQueued = false;
   }
 
-  /** Whether a start request is being sent. Until that ends, only the loop that sends it may send it again. */
+  /** Whether a loop is sending the start request. While it is, no other code may send the request. */
   get isDispatching(): boolean {
     return this.#isDispatching;
   }

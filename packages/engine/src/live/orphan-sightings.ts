@@ -41,7 +41,7 @@ export class OrphanSightings {
   }
 }
 
-/** The message for callers that ask for a sandbox whose record is unreadable or missing. */
+/** Returns the message for callers that ask for a sandbox whose record is unreadable or missing. */
 export const pendingMessage = (id: SandboxId, removalDueAt: number | null): string =>
   removalDueAt === null
     ? `The record of ${id} can't be read. Its resources stay until the sandbox is deleted by this id.`

@@ -1,6 +1,9 @@
 import type { Numbers } from "@holdfast/contract";
 
-/** Delays the next standby for idleness after a failed one. The delay doubles with each failure. */
+/**
+ * After a failed attempt to put an idle sandbox into standby, delays the next attempt. The delay doubles with each
+ * failure.
+ */
 export class StandbyBackoff {
   #failures = 0;
   #notBefore = 0;

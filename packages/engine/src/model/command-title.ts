@@ -6,7 +6,10 @@ const LONGEST_SECRET = 4_096;
 /** Words in the name of an option, variable, header or field whose value is a secret. */
 const SECRET_WORD =
   "(?:pass(?!ive)|pwd|key(?!board|word)|sig(?!nal)|cookie|token|secret|auth(?!or(?!iz))|credential)";
-/** The parts around the word are limited, so that the time to search a long text grows only linearly. */
+/**
+ * At most 64 characters before and after the word are matched, so that the time to search a long text grows only
+ * linearly.
+ */
 const SECRET_NAME = `[\\w.-]{0,64}${SECRET_WORD}[\\w.-]{0,64}`;
 
 /** Options of programs whose value is a secret although their name does not show it. */
@@ -43,13 +46,18 @@ const SECRETS: readonly (readonly [RegExp, string])[] = [
   [/\b(?=[A-Za-z0-9+_-]*\d)(?=[A-Za-z0-9+_-]*[A-Za-z])[A-Za-z0-9+_-]{32,}={0,2}/g, HIDDEN],
 ];
 
-/** A word of a shell command. Quotes belong to the word, and a quote without an end includes the rest. */
+/**
+ * A word of a shell command. Quotes belong to the word. If an opening quote has no closing quote, the word includes the
+ * rest of the command.
+ */
 const WORD = /(?:"[^"]*"?|'[^']*'?|[^\s"'])+/g;
 const SECRET_OPTION = new RegExp(`^--?${SECRET_NAME}$`, "i");
 /** A word that consists of a name and its value, such as an assignment or a header. */
 const NAMED_VALUE = new RegExp(`^(["']?-{0,2}${SECRET_NAME}\\s*[=:]\\s*)[^]+$`, "i");
 
-/** Replaces the secrets in the words of one command, which are given in order. */
+/**
+ * Replaces the secrets in the words of one command. Each word must be passed to `take`, in the order of the command.
+ */
 class WordRedaction {
   readonly #options = new Set<string>();
   #isValueNext = false;
@@ -93,9 +101,9 @@ function redactedArguments(argv: readonly string[]): string[] {
 }
 
 /**
- * Returns the text for a command in the timeline: the name of its program or, with `chars`, the beginning of its
- * command line. Events are kept for days and can be read by everyone with an API key, and arguments often contain
- * secrets.
+ * Returns the text for a command in the timeline: the name of its program if `chars` is 0, otherwise the beginning of
+ * its command line, without secrets. Secrets are removed because arguments often contain them, and events are kept for
+ * days and can be read by everyone with an API key.
  */
 export function commandTitle(argv: readonly string[], chars: number): string {
   if (chars <= 0) return programOf(argv[0] ?? "").slice(0, PROGRAM_CHARS);

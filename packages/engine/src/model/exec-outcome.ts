@@ -122,7 +122,7 @@ const isEndOf = ({ id, digest }: ExecRecord, exec: KeeperExec): boolean =>
 
 /**
  * Returns whether the command ran. The keeper creates the journal before it forks, so a missing journal proves that
- * nothing ran. A journal without output proves neither.
+ * nothing ran. A journal without output leaves open whether the command ran.
  */
 function dispatchedBy({ startedAt }: ExecRecord, trace: Trace): Dispatched {
   if (startedAt !== null) return "yes";

@@ -47,7 +47,7 @@ export function translate(error: unknown, about: About): unknown {
   }
   if (!(error instanceof KeeperRefusal)) return error;
   const message = path === undefined ? error.message : `${error.message}: ${path}`;
-  // A keeper that has reached a limit refuses a request before it does anything.
+  // A keeper that has reached a limit refuses a request without carrying out any part of it.
   const dispatched = error.reason === "limit" ? "no" : "yes";
   return new HoldfastError(codeOf(error, about), { ...ids, dispatched, message, cause: error });
 }
@@ -71,7 +71,7 @@ const BY_REASON: Partial<Record<KeeperRefusal["reason"], HoldfastError["code"]>>
   too_large: "too_large",
 };
 
-/** Error numbers of the kernel that mean the same for every call. */
+/** The error code for each error number of the kernel that means the same for every call. */
 const BY_ERRNO: Record<string, HoldfastError["code"]> = {
   ENOSPC: "disk_full",
   EDQUOT: "disk_full",
@@ -81,7 +81,7 @@ const BY_ERRNO: Record<string, HoldfastError["code"]> = {
   EAGAIN: "capacity",
 };
 
-/** Error numbers of the kernel that concern a path or the file at that path. */
+/** The error code for each error number of the kernel that concerns a path or the file at that path. */
 const BY_ERRNO_OF_PATH: Record<string, HoldfastError["code"]> = {
   ENOENT: "file_not_found",
   ENOTDIR: "file_conflict",

@@ -103,14 +103,12 @@ export const conflictOf = (mounts: readonly MountRecord[], asked: MountPoint): M
 const isWithin = (path: string, directory: string): boolean =>
   path === directory || path.startsWith(`${directory}/`);
 
-/**
- * Paths at which nothing may be mounted: those that are not on the sandbox's disk, and those without which no program
- * runs.
- */
+/** Directories at and below which nothing may be mounted, because they are not on the sandbox's disk. */
 const NEVER_MOUNTED = ["/proc", "/sys", "/dev"];
+/** Directories at which nothing may be mounted, because the mount would hide files that every program needs. */
 const NEVER_COVERED = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc", "/tmp"];
 
-/** Returns why no drive can be mounted at a path, regardless of what exists there; null if one can. */
+/** Returns why no drive may be mounted at the path; null if one may. Does not check what exists at the path. */
 export function refusedTarget(path: string): string | null {
   if (path === "/") return "The root itself can't be covered by a drive.";
   if (isReservedPath(path)) return "Paths under /.holdfast belong to the keeper.";

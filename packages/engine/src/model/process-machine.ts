@@ -39,8 +39,8 @@ export interface ProcessFacts {
    */
   kept: SupervisedRun | null | "unknown";
   /**
-   * Whether the memory in which the last run began still exists. If so, the keeper in that memory, which would start the
-   * next run, exists too.
+   * Whether the memory in which the last run began still exists. If so, the keeper in that memory, which would start
+   * the next run, exists too.
    */
   isRemembered: boolean;
 }
@@ -82,7 +82,10 @@ export function verdict(facts: ProcessFacts): Verdict {
 /** Whether the keeper's last run is already recorded. */
 const isLast = (row: SupervisedRun, { run }: ProcessRecord): boolean => (runOf(row.execId)?.run ?? 0) <= run;
 
-/** Returns the verdict for a process that no keeper supervises, either from the start or no longer. */
+/**
+ * Returns the verdict for a process that no keeper supervises: it has no restart policy, or its keeper is gone or does
+ * not know the command.
+ */
 function unkept({ spec }: ProcessRecord, exec: ExecRecord | null): Verdict {
   const cause = exec === null ? FORGOTTEN : endCause(exec);
   switch (exec?.status) {
@@ -166,8 +169,8 @@ export function goalsOf(
 }
 
 /**
- * Whether the run has written the text that makes it ready. The record remembers the text, because the run's journal
- * may have dropped it since.
+ * Whether the run has written the text that makes it ready. The record stores that fact, because the run's journal may
+ * have dropped the text since.
  */
 export const wasWritten = (seen: Seen | null, run: number): boolean =>
   seen?.run === run && (seen.state === "ready" ? seen.how === "output" : seen.said === true);
@@ -219,7 +222,7 @@ const VERIFYING: Cause = {
   message: "The sandbox was woken, and the process has not passed its readiness check since.",
 };
 
-/** Returns since when the run has been ready, and which observation showed it. */
+/** Returns when the run became ready and which observation showed that; null if the process is not ready. */
 export function readyOf(
   { seen, run }: { seen: Seen | null; run: number },
   status: ProcessStatus,

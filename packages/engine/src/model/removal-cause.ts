@@ -5,7 +5,7 @@ import { errorOf } from "./keeper-errors.ts";
 /** Why a sandbox is deleted that has reached the end of its `ttlMs`. */
 export const EXPIRED: Cause = { code: "expired", message: "The sandbox has reached the end of its TTL." };
 
-/** Why a sandbox is deleted without a request, by the rule that deletes it. */
+/** For each sweep rule that deletes sandboxes without a request: the cause that is recorded with the delete. */
 const CAUSES: Partial<Record<SweepRule, Cause>> = {
   past_ttl: EXPIRED,
   past_idle_ttl: { code: "idle_expired", message: "The sandbox was unused for as long as its idleTtlMs." },
@@ -27,7 +27,7 @@ const CODES: ReadonlySet<string> = new Set(Object.values(CAUSES).map(({ code }) 
 export const isRemovedByRule = ({ phase }: Pick<SandboxRecord, "phase">): boolean =>
   (phase.name === "deleting" || phase.name === "gone") && phase.cause !== null && CODES.has(phase.cause.code);
 
-/** Creates the error for a call on a sandbox that does not exist any more, or will not for long. */
+/** Creates the error for a call on a sandbox that has been deleted, is being deleted, or has expired. */
 export function goneError(sandboxId: SandboxRecord["id"], cause: Cause | null): HoldfastError {
   if (cause === null || !CODES.has(cause.code)) return new HoldfastError("sandbox_gone", { sandboxId });
   return new HoldfastError("sandbox_gone", { sandboxId, message: cause.message, cause: errorOf(cause) });

@@ -65,7 +65,7 @@ export function judge(
     case "suspending":
       return { status: "suspending", cause: null };
     case "standby":
-      // The instance may still use memory until it was observed to be absent.
+      // The instance may use memory until it is observed to be absent, so the status is `suspending` until then.
       return { status: record.lease.state === "none" ? "standby" : "suspending", cause: null };
     case "waking":
       return { status: "waking", cause: null };

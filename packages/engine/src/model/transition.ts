@@ -11,7 +11,9 @@ import type { PhaseState, SandboxRecord, SandboxSpec } from "../ports/records.ts
 export type SandboxInput =
   | { type: "launch"; deadline: number }
   | { type: "launched"; generation: number; instance: Instance; pid: number | null }
-  /** A proof has passed. The transition has the time of the proof, because the sandbox has been running since then. */
+  /**
+   * A proof has passed. `provenAt` becomes the time of the transition, because the sandbox has been running since then.
+   */
   | {
       type: "proven";
       generation: number;

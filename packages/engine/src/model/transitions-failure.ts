@@ -26,14 +26,15 @@ export function loseMemory(record: SandboxRecord, cause: Cause, now: number, set
 const EXPIRED: Cause = { code: "expired", message: "The sandbox reached the end of its TTL." };
 
 /**
- * The end of the retention of a failed sandbox that came from a backup, or whose files a person copied. It lies so far ahead that only a request
- * removes the sandbox.
+ * The end of the retention of a failed sandbox that came from a backup, or whose files a person copied into place. The
+ * time is so far ahead that only a request removes the sandbox.
  */
 export const KEPT_FOR_GOOD = Date.UTC(9999, 0, 1);
 
 /**
- * Causes that files produce which a person copied into their place: the kernel does not mount them, or the driver does
- * not know the drive's directory again. The files are complete, and may be the only copy.
+ * Causes that suggest that a person copied the files of the sandbox or of a drive into place: the kernel does not mount
+ * the files, or the driver does not recognise the drive's directory. The copied files may be the only ones, so they are
+ * not removed.
  */
 const COPIED_FILES: ReadonlySet<string> = new Set(["restore_root", "launch_root", "drive_replaced"]);
 
@@ -58,7 +59,8 @@ const isRecent = ({ since }: { since: number }, now: number, { restartWindowMs }
 
 /**
  * Restarts on request, and resets the count of restarts, because a requested restart is no sign of a broken sandbox.
- * Returns null if the sandbox neither runs nor has failed with its files kept. A failed first launch keeps no files.
+ * Applies to a running sandbox and to a failed one that kept its files; returns null for all others. A failed first
+ * launch keeps no files.
  */
 export function requestedRestart(
   record: SandboxRecord,

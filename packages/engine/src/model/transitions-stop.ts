@@ -28,7 +28,7 @@ export function remove(
   settings: Settings,
 ): Decision | null {
   if (record.phase.name === "gone") return null;
-  // A repeated delete applies only if the lease is unreadable: it then replaces the lease.
+  // A repeated delete applies only if the lease is unreadable. The delete then replaces the lease.
   if (record.phase.name === "deleting" && record.lease.state !== "quarantined") return null;
   const order = { type: "need_stop", reason: "delete", generation: record.generation } as const;
   const lease = nextLease(record.lease, order, now, settings);

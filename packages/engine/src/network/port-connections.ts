@@ -9,7 +9,7 @@ import type { EngineContext } from "../ports/context.ts";
 import { KeeperRefusal, type Link, LinkLost, type PortStream, requireCapability } from "../ports/index.ts";
 
 /**
- * Maximum number of attempts to connect to a port. An attempt is repeated if the sandbox was suspended or the link was
+ * Maximum number of attempts to connect to a port. Another attempt is made if the sandbox was suspended or the link was
  * lost before any byte was sent.
  */
 const TRIES = 5;

@@ -166,8 +166,9 @@ export interface AlertApi {
     limit: number;
   }): Promise<DeliveryList>;
   /**
-   * Retries a delivery that is `dead` after its last attempt, together with all other dead deliveries of the same
-   * alert. The back-off starts again with its first value. A delivery that is not dead is returned unchanged.
+   * Retries a delivery in the state `dead`, in which the server makes no further attempts by itself. All other dead
+   * deliveries of the same alert are retried too. The back-off starts again with its first value. A delivery in another
+   * state is returned unchanged.
    */
   redeliver(id: string): Promise<Delivery>;
   /** Returns the figures that the metrics endpoint exports. */
@@ -232,7 +233,7 @@ export interface OutputOptions {
   /** Limits the output to this stream. The filter does not change the cursors. */
   stream?: OutputStream | undefined;
   /**
-   * Has an effect only with `follow`. True: the command waits for this reader. False: output that the reader has not
+   * Has an effect only with `follow`. True: the command waits for a slow reader. False: output that the reader has not
    * taken may be dropped. Default: true, except for a command on a terminal and for a run of a named process.
    */
   hold?: boolean | undefined;
@@ -258,7 +259,8 @@ export interface ExecApi {
       idempotencyKey?: string | undefined;
       /**
        * Whether the response is delayed until the exec has ended or a second has passed. If so, and if there is no
-       * idempotency key, the stored start need not survive a crash of the host, but only a crash of the server.
+       * idempotency key, the record of the start must survive a crash of the server but may be lost in a crash of the
+       * host.
        */
       awaited?: boolean;
       /**
@@ -279,7 +281,10 @@ export interface ExecApi {
    * record after `streamMaxMs`; the reader then reconnects with its last cursor.
    */
   output(id: string, options: OutputOptions): AsyncIterable<OutputRecord>;
-  /** Counts a reader that accepted no data or did not respond for so long that the server disconnected it. */
+  /**
+   * Adds one to the count of readers that the server has disconnected because they accepted no data, or did not
+   * respond, for too long.
+   */
   readerWedged(id: string): void;
   /**
    * Writes data to stdin. With an offset, the data is written exactly once however often the call is repeated. Without
@@ -395,8 +400,8 @@ export interface FileApi {
    */
   unpack(ref: string, path: string, body: AsyncIterable<Uint8Array>, signal: AbortSignal): Promise<Unpacked>;
   /**
-   * Watches a file or directory. Resolves once all further changes will be reported. The watch lasts until the signal
-   * aborts or the link is lost, and keeps the sandbox awake.
+   * Watches a file or directory. Resolves when the watch is established; every change from then on is reported. The
+   * watch lasts until the signal aborts or the link is lost, and keeps the sandbox awake.
    */
   watch(
     ref: string,
@@ -481,8 +486,9 @@ export interface Grant {
 
 export interface PreviewApi {
   /**
-   * Creates a preview. `token` is null for a public preview, and if the option `token: false` was given. A preview that
-   * is created again under its name has the same id and therefore the same URLs; its earlier tokens stay revoked.
+   * Creates a preview. `token` is null for a public preview, and if the option `token: false` was given. If a preview
+   * is removed and another one is created with the same name, the new one has the same id and therefore the same URLs,
+   * but the tokens of the removed preview stay invalid.
    */
   create(
     ref: string,
@@ -577,9 +583,9 @@ export interface EngineApi {
     copy: (signal: AbortSignal) => Promise<Result>,
     signal: AbortSignal,
   ): Promise<Result>;
-  /** Stores a sandbox, in standby, for files that the caller has already put in place, and serves it from then on. */
+  /** Stores a sandbox in standby whose files the caller has already put in place, and serves it from then on. */
   adoptSandbox(record: SandboxRecord): Promise<void>;
-  /** Stores a drive for files that the caller has already put in place, and serves it from then on. */
+  /** Stores a drive whose files the caller has already put in place, and serves it from then on. */
   adoptDrive(record: DriveRecord): Promise<void>;
   /** Returns the reasons why the engine does not accept work; empty if it does. */
   unreadiness(): string[];

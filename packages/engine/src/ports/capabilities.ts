@@ -145,8 +145,8 @@ export interface MemoryStandby {
   memoryBytes(id: SandboxId, signal: AbortSignal): Promise<number>;
   /**
    * Writes the memory of an instance to disk. The caller has frozen the instance and closed its link; the instance
-   * stays frozen and unharmed whatever the outcome. Resolves when the checkpoint is complete, durable and verified,
-   * together with its files. After a failure or an abort there is no usable checkpoint.
+   * stays frozen and unharmed whatever the outcome. Resolves when the checkpoint is complete and verified, and the
+   * checkpoint and the sandbox's files are durable. After a failure or an abort there is no usable checkpoint.
    */
   checkpoint(order: CheckpointOrder, signal: AbortSignal): Promise<Checkpoint>;
   /**
@@ -191,7 +191,7 @@ export interface MountOrder extends MountPoint {
   make: boolean;
 }
 
-/** The reason why a drive was not mounted. Nothing is mounted in that case, and no process can write to the path. */
+/** Thrown if a drive can't be mounted. In that case nothing is mounted, and no process can write to the path. */
 export class MountRefused extends Error {
   readonly code: "mount_refused" | "mount_conflict" | "drive_gone";
   constructor(code: MountRefused["code"], message: string) {
@@ -246,8 +246,8 @@ export interface DriveDirectories {
 /**
  * A connection to a port. Its bytes are a Duplex and not, like file bodies, a pair of iterables, because the two
  * directions depend on each other: each direction ends by itself, either can block the other, and a failure affects
- * both. Libraries that implement protocols over byte streams expect a Duplex. A Duplex is a stream of Node and does not
- * depend on the network.
+ * both. Libraries that implement protocols over byte streams expect a Duplex. The engine, which must not depend on the
+ * network, may use a Duplex, because it is only Node's interface for a stream.
  */
 export interface PortStream {
   /**
@@ -321,7 +321,9 @@ export interface Usage {
   throttledMs: number;
   /** Memory of the instance's processes and memory file systems, without caches. */
   memoryBytes: number;
-  /** Number of processes and threads. `pidsRefused` is the number of forks that the process limit refused. */
+  /**
+   * Number of processes and threads. `pidsRefused` is how often the process limit prevented a new process or thread.
+   */
   processes: number;
   pidsRefused: number;
   /** Bytes that reached a disk. */

@@ -41,7 +41,7 @@ export interface LaunchOrder {
   resources: Resources;
   /** Whether to launch on the existing files of an earlier instance. */
   restart: boolean;
-  /** The checkpoint from which the sandbox is forked: a copy of it is launched. If absent, the image is launched. */
+  /** Set for a fork that has never served: the checkpoint that is copied for the launch. Otherwise absent. */
   fork?: ForkSource | undefined;
   /**
    * Mounts that must exist when the processes run, because the restored memory expects them. All other mounts are made

@@ -25,7 +25,7 @@ export class KeeperRefusal extends Error {
     | "reserved_path"
     | "not_on_disk";
   readonly errno: string | null;
-  /** The lowest readable cursor; set if the reason is `below_floor`. */
+  /** The lowest readable cursor if the reason is `below_floor`; otherwise null. */
   readonly floor: number | null;
   constructor(
     reason: KeeperRefusal["reason"],

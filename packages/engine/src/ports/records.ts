@@ -241,20 +241,20 @@ export interface SandboxRecord {
   /** The requested mounts, including those that are not made yet. Each mount is stored before it is made. */
   readonly mounts: readonly MountRecord[];
   /**
-   * `count` is the number of cold starts since `since`. Null as long as the sandbox was launched only from its image or
-   * checkpoint, and never on its existing files. `restoredAt` is set if the sandbox came from a backup or an import. A
-   * failure never removes the files of such a sandbox.
+   * The cold starts of the sandbox: `count` is their number since `since`. Null as long as every launch used the image
+   * or the checkpoint, and none used the existing files. `restoredAt` is set if the sandbox came from a backup or an
+   * import; a failure never removes the files of a sandbox with `restoredAt`.
    */
   readonly restarts: { readonly since: number; readonly count: number; readonly restoredAt?: number } | null;
   /** Grows by one with every update. */
   readonly revision: number;
 }
 
-/** A requested mount. It is removed from the record only after it was observed to be absent. */
+/** A requested mount. Its record is removed only after the mount was observed to be absent. */
 export interface MountRecord extends MountPoint {
   /** The drive's name. */
   readonly drive: string;
-  /** `removing`: the unmount was requested and is in progress. */
+  /** `wanted`: the drive must be mounted. `removing`: the unmount was requested and is in progress. */
   readonly state: "wanted" | "removing";
 }
 
@@ -405,11 +405,13 @@ export interface AlertRecord {
   readonly clearedAt: number | null;
 }
 
-/** A message about an alert for the webhook. It is stored in the same commit as the change that it reports. */
+/**
+ * A message for the webhook: an alert fired or cleared. The message is stored in the same commit as the alert's change.
+ */
 export interface DeliveryRecord {
   readonly id: DeliveryId;
   readonly state: DeliveryState;
-  /** The alert as it was at the time of the change. */
+  /** The alert as it was when the message was stored. */
   readonly alert: AlertRecord;
   /** Number of attempts since the delivery was created or last retried by a caller. */
   readonly attempts: number;

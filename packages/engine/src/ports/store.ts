@@ -275,8 +275,8 @@ export interface Store {
    */
   eventSpan(): Promise<{ first: number; last: number }>;
   /**
-   * Counts the rows that a `prune` with the same limits would remove. A count that equals `limit` may be too low,
-   * because counting stops there.
+   * Counts the rows that a `prune` with the same limits would remove. Counting stops at `limit`: if a count equals
+   * `limit`, there may be more rows.
    */
   prunable(order: Omit<Extract<Change, { kind: "prune" }>, "kind">): Promise<{
     events: number;

@@ -86,7 +86,7 @@ export class ProcessStart {
     };
     const entry = new ProcessEntry(live, record);
     return inTurnsOf([...displaced, entry], async () => {
-      // A caller may have requested a restart of a displaced process before this queue was entered.
+      // If a caller restarted one of the displaced processes before this work began, that process must not be removed.
       if (displaced.some((old) => old.record.end === null)) return null;
       live.addProcess(entry);
       try {

@@ -28,10 +28,10 @@ interface Watch {
 type Result = { state: "ready"; how: "port" | "output" } | { state: "unready"; cause: Cause };
 
 /**
- * Checks whether a run is ready by using it as a caller would: often at first, then every second. A run that missed its
- * deadline is still checked, but rarely, because it may become ready later. If no check is possible, there is no
- * result: a sandbox in standby is neither asked nor woken. After a lost link the checks start again, with a new
- * deadline of full length.
+ * Checks whether a run is ready: whether its port accepts a connection, or its output contains a text. The checks are
+ * frequent at first and then rarer. A run that missed its deadline is still checked, at long intervals, because it may
+ * become ready later. If no check is possible, there is no result: a sandbox in standby is neither asked nor woken.
+ * After a lost link the checks start again, with a new deadline of full length.
  */
 export class Readiness {
   readonly #context: EngineContext;

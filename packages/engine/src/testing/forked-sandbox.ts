@@ -11,7 +11,7 @@ export const fork = (engine: EngineApi, fromCheckpoint: string, input: CreateSan
     .create({ fromCheckpoint, ...input }, { wait: true, signal })
     .then(({ sandbox }) => sandbox);
 
-/** Returns the fork's id for an exec of the source sandbox that has the id `from` there. */
+/** Returns the id that an exec of the source sandbox has in the fork. `from` is its id in the source sandbox. */
 export function nameIn({ forkedFrom }: Awaited<ReturnType<typeof fork>>, from: string): ExecId {
   const [id] = Object.entries(forkedFrom?.execs ?? {}).find(([, there]) => there === from) ?? [];
   if (id === undefined) throw new Error(`there is no ${from} in the fork`);

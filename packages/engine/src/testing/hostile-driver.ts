@@ -160,7 +160,7 @@ class FakeInstance implements FakeDisk {
   files = new Map<string, Uint8Array>();
   readonly mounts = new Map<string, FakeMount>();
   readonly links = new Set<FakeLink>();
-  /** The last deadline that the keeper got; undefined if it got none. */
+  /** The last `remainingMs` given to `setDeadline`; undefined if it was never called. */
   deadlineMs: number | null | undefined;
   starts = 0;
   /** Called whenever output is read. */
@@ -212,7 +212,7 @@ class FakeInstance implements FakeDisk {
     setTimeout(() => this.#beginNext(row), ms).unref();
   }
 
-  /** Runs the work that became due during the freeze. */
+  /** Restarts the supervised processes whose restart became due during a freeze. */
   runDueRestarts(): void {
     for (const row of this.rows.values()) if (row.state === "waiting") this.#beginLater(row, 1);
   }
@@ -324,7 +324,7 @@ interface FakeCheckpoint {
   execs: Map<ExecId, FakeExec>;
   rows: Map<ExecId, FakeRow>;
   files: Map<string, Uint8Array>;
-  /** Mounts that the memory expects. */
+  /** The sandbox's mounts when its memory was saved. */
   mounts: readonly MountPoint[];
 }
 
@@ -561,7 +561,8 @@ export class HostileDriver
     instance.greeted = kept.greeted;
     instance.execs = copied(kept.execs);
     instance.rows = copiedRows(kept.rows);
-    // If the restored sandbox does not mount a path, its own disk is visible there again.
+    // Leaves out mounts of the checkpoint at whose paths the restored sandbox has no mount: there, its own disk is
+    // visible.
     const own = kept.mounts.filter(({ path }) => mounts?.some((each) => each.path === path));
     this.#remount(instance, own, mounts);
     for (const key of journals.keys()) {
@@ -682,8 +683,8 @@ export class HostileDriver
     this.drives.identity(driveId, subpath)?.ino ?? null;
 
   /**
-   * Makes the mounts that the memory expects. At paths in `named` the drive is mounted if it exists; at all other
-   * paths, an empty directory.
+   * Makes the mounts that the checkpoint had. At paths that `named` contains, the drive is mounted if it exists; at all
+   * other paths, an empty directory.
    */
   #remount(instance: FakeInstance, had: readonly MountPoint[], named: readonly MountPoint[] = []): void {
     for (const { path, ...rest } of had) {
@@ -826,7 +827,7 @@ export class HostileDriver
     this.instances.get(id)?.runDueRestarts();
   }
 
-  /** Sets the instance to running, unless it is frozen. */
+  /** Adds the instance. Its due restarts begin at once, unless the instance is frozen. */
   #settle(id: SandboxId, instance: FakeInstance): void {
     instance.isFrozen = () => this.frozen.has(id);
     this.instances.set(id, instance);

@@ -152,7 +152,8 @@ export class MemoryFiles implements FileAccess {
   }
 
   /**
-   * Returns the path. Creates its missing parents if `options.parents` is set; otherwise throws if a parent is missing.
+   * Makes sure that a path can be created: creates its missing parents if `options.parents` is set, and otherwise
+   * throws if a parent is missing. Returns the path.
    */
   #placed(place: string, options: WriteOptions): string {
     for (const above of parentsOf(place)) {

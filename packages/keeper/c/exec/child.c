@@ -141,7 +141,8 @@ static void hide(void) {
 
 /*
  * Sets up stdio and closes all other descriptors now. A successful execve would close them too, but may come much
- * later. As long as the child has a copy of a pipe open, the reader of that pipe does not see its end.
+ * later. As long as the child has a copy of a pipe's write end open, the pipe's reader does not see the end of the
+ * stream.
  */
 static void set_stdio(const struct child_order *order) {
   int input = order->stdin_fd >= 0 ? order->stdin_fd : null_fd;
@@ -200,7 +201,10 @@ bool child_init(void) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && read_capabilities() && set_capabilities(own_capabilities);
 }
 
-/* Gives the pipes to the command's user, so that the command can open /dev/stdout and the like. */
+/*
+ * Makes the command's user the owner of the terminal or the pipes, so that the command can open /dev/stdout and the
+ * like.
+ */
 static void give_stdio(const struct child_order *order, const struct user *user) {
   if (order->terminal) {
     terminal_give(STDOUT_FILENO, user->uid);
@@ -225,8 +229,9 @@ static bool become(const struct child_order *order, const struct user *user) {
 }
 
 /*
- * Makes the command end when the keeper ends. In a sandbox, the end of PID 1 ends every process; elsewhere
- * the kernel is asked to kill at least the leader.
+ * Makes the command end when the keeper ends. If the keeper is PID 1, the kernel kills every process of the sandbox
+ * when the keeper ends, so nothing needs to be done. Otherwise the kernel is asked to kill this child when its parent
+ * ends.
  */
 static void stay_with(pid_t keeper) {
   if (keeper == 1) return;

@@ -1,5 +1,4 @@
-/* The path of a command from fork to execve: the fork, and the steps in the forked child until it executes the
- * command. */
+/* Starts commands: the fork, and the steps in the forked child until it executes the command's program. */
 #ifndef HOLDFAST_CHILD_H
 #define HOLDFAST_CHILD_H
 

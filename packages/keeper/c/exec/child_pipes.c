@@ -20,7 +20,7 @@ void child_pipes_close(struct child_pipes *pipes) {
   close_pair(&pipes->status);
 }
 
-/* Opens a pipe. Only the keeper's end is non-blocking; the command's end behaves as any program expects. */
+/* Opens a pipe. The keeper's end is non-blocking. The command's end is blocking, as programs expect it. */
 static bool open_pipe(struct child_pipe *pair, bool to_command) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) < 0) return false;

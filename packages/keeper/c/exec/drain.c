@@ -26,8 +26,10 @@ static void drain_close(struct drain *drain) {
   drains.any_closed = true;
 }
 
-/* Reads and discards output. A read error is treated as the end of the output, because at the end of a terminal a
- * read fails with EIO. */
+/*
+ * Reads and discards output. A read error is treated as the end of the output, because a read from a terminal fails
+ * with EIO once the terminal's other end is closed.
+ */
 static void drain_ready(struct server *server, struct source *source, uint32_t events) {
   (void)server;
   (void)events;

@@ -299,8 +299,8 @@ static void announce_if_owed(struct exec *exec, void *context) {
 }
 
 /*
- * Sends the postponed events to each link that has room again. All postponed events of a link are sent at once: their
- * number is limited by the number of known execs.
+ * Sends to each link the events that were postponed because its queue was full, once the queue has room again. All
+ * postponed events of a link are sent at once: their number is limited by the number of known execs.
  */
 static void announce_owed(struct server *server) {
   for (int i = 0; i < server->links_end; i++) {
@@ -355,7 +355,10 @@ void execs_reaped(struct server *server, pid_t pid, int status) {
   }
 }
 
-/* Moves an exec as far towards its end as is possible now. Returns false once nothing is left to wait for. */
+/*
+ * Ends an exec if all conditions for its end are met. Returns whether the exec must stay in the list of active execs,
+ * because its end, its leader or a reader is still waited for.
+ */
 static bool advance(struct server *server, struct exec *exec) {
   if (exec->killing) return true;
   /*

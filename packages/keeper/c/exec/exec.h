@@ -1,6 +1,7 @@
 /*
  * Execs and how they end. A command's output goes only to its journal, and readers read the journal. A reader can slow
- * a command down only by requesting a hold, and each hold ends by itself after a time.
+ * a command down only by requesting a hold. Held output is not dropped when the journal is full; the command has to
+ * wait instead. Each hold ends by itself after a time.
  *
  * An exec ends exactly once: when its leader was reaped and its output was read to its end. If background processes
  * keep the output open, the exec ends 500 ms after its leader. After a timeout or cancel, the exec ends only when its
@@ -60,15 +61,15 @@ struct exec {
   struct exec_pipe stderr_pipe;
   struct exec_pipe stdin_pipe;
   /*
-   * The command's end of its terminal, or -1 if the exec has no terminal or its leader has ended. The keeper keeps it
-   * open while the leader lives. Otherwise the output would end whenever the command closes its terminal, even if it
-   * opens the terminal again.
+   * The command's end of its terminal, or -1 if the exec has no terminal or its leader has ended. The keeper also keeps
+   * this end open while the leader lives. Otherwise the output would end whenever the command closes its terminal, even
+   * if the command opens the terminal again.
    */
   int terminal_fd;
   int status_fd;
   /*
-   * When the hold of the output ends, in lived time, which excludes pauses and standby. Until then the command waits
-   * when the journal reaches its cap, and no held output is dropped.
+   * When the hold of the output ends, in lived time, which excludes pauses and standby. Until then no held output is
+   * dropped: if the journal is full of held output, the command waits.
    */
   uint64_t held_until;
   /*
@@ -85,8 +86,8 @@ struct exec {
   uint64_t exit_at;
   bool killing;
   /*
-   * Whether the last scan found no living process of the exec, and no process of the exec was seen dying since that
-   * scan. If the next scan finds none either, the exec's process tree is gone.
+   * Whether the last scan found no living process of the exec, and no process of the exec has died since that scan, as
+   * far as the keeper has seen. If the next scan finds none either, the exec's process tree is gone.
    */
   bool calm;
   /* Whether the scan in progress looks for processes of this exec. */
@@ -119,7 +120,7 @@ struct exec_order {
   struct slice digest;
 };
 
-/* ── exec.c: the table, from start to end ── */
+/* ── exec.c: the table of all execs, and the start and end of an exec ── */
 
 /* Opens the journals' directory in the control directory, and prepares the state that all commands share.
  * Returns false with errno. */
@@ -148,7 +149,9 @@ bool exec_forget_journal(struct slice id);
 bool exec_has_ended(const struct exec *exec);
 enum journal_read exec_read(const struct exec *exec, uint64_t cursor, uint32_t max, struct writer *out, uint64_t *next);
 void exec_write(const struct exec *exec, struct writer *out);
-/* Adds the exec to the active execs, which are advanced in every turn of the loop. */
+/*
+ * Adds the exec to the active execs. Each turn of the loop checks every active exec for deadlines, output and its end.
+ */
 void exec_activate(struct exec *exec);
 
 void execs_reaped(struct server *server, pid_t pid, int status);
@@ -171,7 +174,7 @@ void exec_timeout_enforce(struct server *server, struct exec *exec);
 /* Takes ownership of `output` and `error`, and watches them; `error` is -1 if there is no stderr. Returns false if
  * they cannot be watched. */
 bool exec_output_open(struct server *server, struct exec *exec, int output, int error);
-/* Journals the output that is in the pipes now, even if a hold requires the command to wait. */
+/* Reads the output that is in the pipes now and journals it, even if the command is waiting because of a hold. */
 void exec_output_drain(struct server *server, struct exec *exec);
 /*
  * Holds the output from `cursor` on for `lease_ms`: until the hold ends or another one replaces it, held output stays
@@ -179,7 +182,7 @@ void exec_output_drain(struct server *server, struct exec *exec);
  * floor and end. While held output fills the journal up to its cap, further output stays in the command's pipes.
  */
 void exec_output_hold(struct server *server, struct exec *exec, uint64_t cursor, uint64_t lease_ms);
-/* Continues to read the output of a command that waited for a reader, if it need not wait any longer. */
+/* Continues to read the output of a command that waited for a reader, once it no longer has to wait. */
 void exec_output_advance(struct server *server, struct exec *exec);
 /* Returns whether all output was read up to the end of stdout and stderr. */
 bool exec_output_done(const struct exec *exec);

@@ -53,10 +53,12 @@ bool execs_watch_deaths(void) {
 }
 
 /*
- * Called for every dead child. For each exec that is being killed, the next scan becomes due at once. The only
- * exception is an exec of which the last scan found no process: for that exec a scan becomes due only if the dead
- * process belonged to it. Only in this case the exec of the dead process is looked up, because the processes of a fork
- * bomb die faster than the keeper can read /proc.
+ * Called for every dead child. Makes the next scan due at once for every exec that is being killed, with one exception:
+ * if the last scan found no process of an exec, the next scan for that exec becomes due at once only if the dead
+ * process belonged to it.
+ *
+ * The exec of the dead process is therefore looked up only if such an exec exists. Looking it up for every dead process
+ * would be too slow, because the processes of a fork bomb die faster than the keeper can read /proc.
  */
 void execs_dying(struct server *server, pid_t pid) {
   bool asked = false;
@@ -232,7 +234,10 @@ static void kill_over(struct server *server, struct exec *exec) {
 
 static void conclude(struct server *server, struct exec *exec) {
   exec->scanned = false;
-  /* If /proc cannot be read, no process is ever found. The exec then counts as gone once its leader was reaped. */
+  /*
+   * If /proc cannot be read at all, for example because it is not mounted, no process is ever found. The exec then
+   * counts as gone once its leader was reaped.
+   */
   bool clean = !exec->found && exec->reaped && !scan.incomplete;
   if (clean && exec->calm) {
     kill_over(server, exec);

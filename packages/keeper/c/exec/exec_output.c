@@ -55,10 +55,10 @@ static void begin_wait(struct server *server, struct exec *exec) {
 }
 
 /*
- * Reads a pipe and journals the output. Each read wakes a command that waits for room in the pipe, and for a file
- * system one large write is cheaper than several small ones, so several records are read and written at once. Output
- * that cannot be journaled is still read, because a full disk must not stop the command. A read error ends the output,
- * because at the end of a terminal a read fails with EIO.
+ * Reads a pipe and journals the output. Several records are read and written at once: each read wakes a command that
+ * waits for room in the pipe, and for a file system one large write is cheaper than several small ones. Output that
+ * cannot be journaled is still read, because a full disk must not stop the command. A read error is treated as the end
+ * of the output, because a read from a terminal fails with EIO once the terminal's other end is closed.
  */
 static void drain_into(struct server *server, struct exec_pipe *pipe, uint8_t *records, struct iovec places[],
                        int count, bool may_wait) {

@@ -17,10 +17,16 @@ struct restart_policy {
   uint32_t backoff_ms;
 };
 
-/* Starts the first run of a supervised command. Its id must not be the id of a known exec. */
+/*
+ * Starts the first run of a supervised command. The order contains the id of the run, which must not be the id of a
+ * known exec.
+ */
 struct outcome supervise_start(struct server *server, const struct exec_order *order,
                                const struct restart_policy *policy, struct exec **exec);
-/* Returns whether the exec is the last run of a supervised command that has not ended. */
+/*
+ * Returns whether the exec is the last run of a command whose supervision has not ended. Such an exec must not be
+ * forgotten, because another run may follow.
+ */
 bool supervise_needs(const struct exec *exec);
 /* Stops the supervision of the command whose last run is this exec, if there is such a command. No further
  * run follows. */

@@ -68,7 +68,7 @@ static struct terminal_size read_size(struct reader *in) {
   return (struct terminal_size){.cols = cols, .rows = read_u16(in)};
 }
 
-/* Reads an order. `total` is set to the size of all strings of arguments and environment. */
+/* Reads an order to start a command. `total` is set to the size of all strings of arguments and environment. */
 static void read_order(struct reader *in, struct exec_order *order, size_t *total) {
   order->id = read_str(in);
   order->argv = read_list(in, false, total);
@@ -82,7 +82,7 @@ static void read_order(struct reader *in, struct exec_order *order, size_t *tota
   order->digest = read_str(in);
 }
 
-/* Checks an order. Must be called after the whole request was read. */
+/* Checks an order to start a command. Must be called after the whole request was read. */
 static struct outcome check_order(const struct reader *in, const struct exec_order *order, size_t total) {
   if (!reader_done(in) || !is_exec_id(order->id) || load_u32(order->argv.data) == 0) return malformed();
   if ((order->terminal.cols == 0) != (order->terminal.rows == 0)) {
@@ -97,7 +97,10 @@ static bool same_digest(const struct exec *exec, struct slice digest) {
   return strlen(exec->digest) == digest.size && memcmp(exec->digest, digest.data, digest.size) == 0;
 }
 
-/* Starts a command. With a policy it is a supervised command; otherwise it runs once. */
+/*
+ * Starts a command. If `policy` is NULL, the command runs once; otherwise it is supervised, which means restarted as
+ * the policy says.
+ */
 static struct outcome start(struct request *request, const struct exec_order *order,
                             const struct restart_policy *policy) {
   struct server *server = request->server;
@@ -338,8 +341,8 @@ void exec_waiters_tick(struct server *server) {
       continue;
     }
     /*
-     * The waiter is removed from the list before it is settled. Settling it may close its link, and closing a link
-     * walks the list.
+     * The waiter is removed from the list before its request is answered. Sending the answer may close the link, and
+     * closing a link walks the list.
      */
     *at = waiter->next;
     if (due) settle_waiter(waiter);

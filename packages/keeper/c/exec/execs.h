@@ -8,7 +8,7 @@ extern const struct route exec_routes[];
 
 /*
  * Answers each waiting request once its output has arrived, its stdin buffer has room, or its deadline has passed.
- * Called once per turn of the loop, after the execs were advanced.
+ * Called once per turn of the loop, after execs_tick.
  */
 void exec_waiters_tick(struct server *server);
 /* Detaches the waiting requests of a closed link, so that they are dropped without an answer. */

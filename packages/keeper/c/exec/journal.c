@@ -81,8 +81,8 @@ static uint64_t mark_at(const struct journal *journal, uint32_t index) {
 }
 
 /*
- * Stores the start of the next record as a mark, if the last mark is at least one step before it. The oldest part of
- * the journal can be freed up to any mark.
+ * Stores the start of the next record as a mark, if the last mark is at least a step (a fixed part of the cap) before
+ * it. The oldest part of the journal can be freed up to any mark.
  */
 static void mark(struct journal *journal) {
   uint64_t step = journal->cap / JOURNAL_STEPS;
@@ -94,8 +94,8 @@ static void mark(struct journal *journal) {
 
 /*
  * Frees the oldest part of the file, so that the rest fits the cap if possible. The floor, where the readable part
- * begins, moves to a mark, and never beyond the position that must stay readable. If the file system cannot punch
- * holes, nothing is freed, and the journal is treated as full at twice its cap.
+ * begins, moves to a mark, but never beyond `kept_from`, from which on nothing may be freed. If the file system cannot
+ * punch holes, nothing is freed, and the journal is treated as full at twice its cap.
  */
 static void shorten(struct journal *journal) {
   uint64_t floor = journal->floor;

@@ -59,7 +59,9 @@ void journal_close(struct journal *journal);
 enum journal_read { JOURNAL_READ, JOURNAL_BAD_CURSOR, JOURNAL_FAILED };
 /*
  * Writes complete records, beginning at `cursor`, as one `bytes` field: at most `max` bytes, but always at least one
- * record. The cursor lies between floor and end. If this function returns JOURNAL_FAILED, errno has the reason.
+ * record. The caller has checked that the cursor lies between floor and end. Returns JOURNAL_READ on success,
+ * JOURNAL_BAD_CURSOR if no complete record begins at the cursor, and JOURNAL_FAILED with errno if memory or reading
+ * failed.
  */
 enum journal_read journal_read(const struct journal *journal, int directory, const char *name, uint64_t cursor,
                                uint32_t max, struct writer *out, uint64_t *next);

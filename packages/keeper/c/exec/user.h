@@ -15,11 +15,11 @@ struct user {
 };
 
 /*
- * Resolves the user of a start request with the text of a passwd file. `wanted` is empty for the default user, or has
- * the form `uid[:gid]` or `name[:gid]`. Returns false if there is no such user.
+ * Resolves the user of a start request by looking it up in `passwd`, the text of a passwd file. `wanted` is empty for
+ * the default user, or has the form `uid[:gid]` or `name[:gid]`. Returns false if there is no such user.
  */
 bool user_resolve(struct slice wanted, const char *passwd, size_t size, struct user *user);
-/* Resolves the user against the image's passwd file. */
+/* Reads the image's passwd file and resolves the user with its text, as user_resolve does. */
 bool user_find(struct slice wanted, struct user *user);
 
 #endif

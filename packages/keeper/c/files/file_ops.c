@@ -21,7 +21,10 @@ static struct outcome done_or_errno(int result) {
   return result < 0 ? system_error(errno) : answered();
 }
 
-/* Finds the place of a path and runs an operation on it. The operation returns 0, or -1 with errno. */
+/*
+ * Resolves a path to its place, an open directory and a name in it, and runs an operation on the place. The operation
+ * returns 0, or -1 with errno.
+ */
 static struct outcome act_at(struct request *request, struct slice path,
                              int (*act)(const struct place *place, const void *argument), const void *argument) {
   struct place place;
@@ -32,7 +35,7 @@ static struct outcome act_at(struct request *request, struct slice path,
   return outcome;
 }
 
-/* Finds the places of two paths and runs an operation on them. */
+/* Resolves two paths, each to an open directory and a name in it, and runs an operation on both, such as a rename. */
 static struct outcome act_on_both(struct request *request, struct slice first, struct slice second,
                                   int (*act)(const struct place *from, const struct place *to)) {
   struct place from;
@@ -147,8 +150,8 @@ struct outcome handle_rename(struct request *request) {
 /* ── Mode, owner and time ────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Changes the mode of an open inode, whatever its name. Kernels without fchmodat2 need /proc for this. /proc is used
- * only if it is a real procfs: otherwise it is a directory from the files of a sandbox, which is not trusted.
+ * Changes the mode of the inode that `fd` refers to. Kernels without fchmodat2 need /proc for this. /proc is used only
+ * if it is a real procfs: otherwise it is a directory from the files of a sandbox, which is not trusted.
  */
 static int chmod_open(int fd, uint32_t mode) {
   if (syscall(SYS_fchmodat2, fd, "", mode, AT_EMPTY_PATH) == 0) return 0;

@@ -17,7 +17,7 @@
 
 #define NOT_GIVEN 0xFFFFFFFFu
 
-/* A file that is being written, next to its final place. */
+/* A file that is being written under a temporary name, in the directory of the file that it will replace. */
 struct draft {
   struct place place;
   char temporary[40];

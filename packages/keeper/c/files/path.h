@@ -21,8 +21,8 @@ struct owner {
 
 /*
  * Finds the place of an absolute path. Symbolic links in parent directories are followed; the last component is not
- * examined. If `make_parents` is set, missing parent directories are created with that owner. If the path is refused,
- * no descriptor stays open.
+ * examined. If `make_parents` is not NULL, missing parent directories are created for that owner. If the path is
+ * refused, no descriptor stays open.
  */
 struct outcome place_find(const struct file_rules *rules, struct slice path, const struct owner *make_parents,
                           struct place *place);

@@ -14,7 +14,10 @@ struct file_policy {
   bool reserve;
   /* The control directory if `reserve` is set; otherwise NULL. */
   const char *control;
-  /* Whether to refuse paths on any mount except the root's mount. A sandbox has other mounts only while it runs. */
+  /*
+   * Whether to refuse paths on any mount except the root's mount. Used for the files of a sandbox that is not running:
+   * its other mounts exist only while it runs, so a path on them cannot be served.
+   */
   bool one_mount;
 };
 

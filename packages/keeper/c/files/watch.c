@@ -326,8 +326,9 @@ static void answer_reader(struct watch *watch) {
 }
 
 /*
- * Answers the waiting requests of a watch if their answers are due. If an answer cannot be built for lack of memory,
- * the link is closed, and with it all watches.
+ * Answers the request that opened the watch once the tree was read or the watch has failed, and the waiting read once
+ * it has something to report or its waiting time has passed. If an answer cannot be built for lack of memory, the link
+ * is closed, and with it all its watches.
  */
 static void answer(struct watch *watch) {
   struct link *link = watch->all->link;

@@ -212,8 +212,8 @@ static void report(const struct watched *directory, enum change change, const ch
 }
 
 /*
- * Called when reading a directory found a change for which there was no event. If the watch has begun, records that
- * changes were lost.
+ * Called when reading a directory found a change for which there was no event. If the request that opened the watch was
+ * already answered, records that changes were lost.
  */
 static void missed(struct watch *watch) {
   if (watch->begun) watch->lost = true;
@@ -305,8 +305,8 @@ static int walk_down(struct watched *directory, int fd, int flags) {
 }
 
 /*
- * Opens a directory of the tree if its path still leads to it. Returns -1 if the path leads elsewhere, cannot be
- * opened, or the watch has ended.
+ * Opens a directory of the tree if its path still leads to it. Returns -1 if the path leads elsewhere or cannot be
+ * opened, or if the watch has ended.
  */
 static int open_watched(struct watched *directory, int flags) {
   struct watch *watch = directory->watch;
@@ -322,8 +322,8 @@ static int open_watched(struct watched *directory, int flags) {
 /* ── Entries that are directories ────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Returns whether the name is that of a directory in the root that contains no files of the sandbox, such as a virtual
- * file system. Directories with such a name are not watched.
+ * Returns whether the name is proc, sys, dev or .holdfast, and `dir` is the root directory. Directories of these names
+ * in the root contain no files of the sandbox and are not watched.
  */
 static bool is_passed_over(int dir, const char *name) {
   static const char *const names[] = {"proc", "sys", "dev", ".holdfast"};
@@ -344,7 +344,7 @@ static bool is_too_long(const struct watched *parent, const char *name) {
 
 /*
  * Watches the directory that has this name now, and drops another directory that was watched under this name. `dir` is
- * the open parent. Returns false if the watch has ended. Otherwise returns true. If no directory of this name could be
+ * the open parent. Returns whether the watch continues. If the watch continues although the directory could not be
  * opened or watched, errno is the reason.
  */
 static bool watch_entry(struct watched *parent, int dir, const char *name, enum reading reading) {

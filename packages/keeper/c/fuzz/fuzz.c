@@ -4,7 +4,8 @@
  * - fuzz --random SEED COUNT: COUNT rounds of generated and mutated requests, the same for the same seed
  * - fuzz FILE, or fuzz: the bytes of a file or of stdin, sent over one link
  *
- * Built with sanitizers, which end it with a report; exits with 0 if nothing was found.
+ * The program is built with sanitizers, which end it with a report when they detect an error. If they detect none, the
+ * program exits with 0.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,8 +44,9 @@
 #define PEERS 8
 
 /*
- * Makes the address sanitizer ignore some signals. Generated requests include signals, and one of these may hit a child
- * that has not executed its command yet. The sanitizer would report it as an error.
+ * Makes the address sanitizer ignore some signals. Generated requests send signals to commands, and a signal may hit a
+ * child that has not executed its command yet. Such a child still contains the sanitizer, which would report the signal
+ * as an error.
  */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {

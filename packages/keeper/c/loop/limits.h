@@ -125,8 +125,8 @@
 #define JOURNAL_CAP_MIN (64u * KIB)
 #define JOURNAL_STEPS 8u
 /*
- * Maximum number of positions up to which the oldest part of a journal can be freed. This many are needed at the
- * smallest cap, where a single record may exceed the cap.
+ * Maximum number of marks of a journal, which are the positions up to which its oldest part can be freed. Usually about
+ * JOURNAL_STEPS marks are in use. More are needed at the smallest cap, because one record can be as large as that cap.
  */
 #define JOURNAL_MARKS_MAX 20u
 
@@ -138,7 +138,7 @@
  */
 #define SPAWN_QUEUE_MAX MIB
 #define SPAWN_READ (64u * KIB)
-/* Maximum number of reads from the pipe of an ended helper. That many reads can read more than a pipe can contain. */
+/* Maximum number of reads from the pipe of an ended helper: enough to read everything that a pipe can contain. */
 #define SPAWN_LAST_READS 32
 #define SPAWN_LINK 3
 

@@ -127,8 +127,8 @@ bool server_init(struct server *server, const struct service *service, const str
   server->clock_ms = milliseconds(CLOCK_MONOTONIC);
   server->trimmed = true;
   /*
-   * Installs handlers, so that a failed write returns an error and no signal ends the process. SIG_IGN would have the
-   * same effect, but commands would inherit it.
+   * Installs handlers for SIGPIPE and SIGXFSZ. A write that raises one of these signals then returns an error and does
+   * not end the process. SIG_IGN would have the same effect, but commands would inherit it.
    */
   signal(SIGPIPE, pass_over);
   signal(SIGXFSZ, pass_over);

@@ -5,8 +5,8 @@
  * and sends. No step of a turn waits for a peer.
  *
  * All deadlines are in lived time: time that excludes pauses and standby. Each turn adds at most a second to lived
- * time, however long the process was frozen or in standby. After a resume, every deadline therefore has at most a
- * second less left than before.
+ * time, however long the process was frozen or in standby. A pause or standby therefore brings a deadline closer by at
+ * most a second.
  */
 #ifndef HOLDFAST_SERVER_H
 #define HOLDFAST_SERVER_H
@@ -189,7 +189,7 @@ struct server {
   char boot_id[33];
   uint64_t generation;
   uint64_t started_at_ms;
-  /* Whether to reap every child, as PID 1 must, or only the children of jobs. */
+  /* Whether to reap every child of this process, as PID 1 must. If not, only the children of jobs are reaped. */
   bool reap_all;
   bool child_died;
   bool stopping;
@@ -229,8 +229,9 @@ void server_listen_later(struct server *server);
 uint64_t realtime_us(void);
 
 /*
- * Runs `work`, which may take long, in a forked child whose only descriptor is `fd`. The value that it
- * returns, 0 or an errno, is the answer. The child is killed when the request's link is gone.
+ * Runs `work`, which may take long, in a forked child. Besides stdio, the child has only the descriptor that `work`
+ * gets. The value that `work` returns, 0 or an errno, is the answer. The child is killed when the request's link is
+ * gone.
  */
 struct outcome job_start(struct request *request, int fd, int (*work)(int fd, const void *argument),
                          const void *argument);

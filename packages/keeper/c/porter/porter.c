@@ -115,10 +115,10 @@ int porter_signal(int argc, char **argv) {
 }
 
 /*
- * Makes ext4 place the directories that are created in this one far apart. Without this flag they would be close
- * together, and creating and removing files in one of them would slow down the others: ext4's search for a free inode
- * passes every inode freed nearby in the last minutes. Other file systems have neither the flag nor this search, so
- * failing to set it there is no error.
+ * Makes ext4 place the subdirectories that will be created in a directory far apart from each other. Without this flag
+ * they would be close together, and creating and removing files in one of them would slow down the others: ext4's
+ * search for a free inode passes every inode freed nearby in the last minutes. Other file systems have neither the flag
+ * nor this search, so if the flag cannot be set on them, that is no error.
  */
 int porter_spread(int argc, char **argv) {
   if (argc != 1) return PORTER_USAGE;
@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], commands[i].name) != 0) continue;
     /*
      * Makes the kernel kill the command when its parent process dies. No other process tracks the command, so a command
-     * that hangs would otherwise stay forever.
+     * that hangs would otherwise remain forever.
      */
     if (!commands[i].outlives) prctl(PR_SET_PDEATHSIG, SIGKILL);
     int status = commands[i].run(argc - 2, argv + 2);

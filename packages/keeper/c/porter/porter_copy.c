@@ -81,7 +81,7 @@ struct link {
   struct file_handle made;
 };
 
-/* Prints a failure at once and sets the exit status. Returns false, for the caller to return. */
+/* Prints a failure at once and sets the exit status. Always returns false, which a caller can return in turn. */
 static bool failed(struct copy *copy, const char *what) {
   copy->status = porter_failed(what);
   return false;
@@ -131,7 +131,10 @@ struct fd_path {
   char text[32];
 };
 
-/* Returns a path that refers to a descriptor. Some calls accept only a path, or no O_PATH descriptor. */
+/*
+ * Returns a path that refers to a descriptor. Needed for system calls that accept only a path, and for those that
+ * accept a descriptor but not one opened with O_PATH.
+ */
 static struct fd_path path_of(int fd) {
   struct fd_path path;
   snprintf(path.text, sizeof path.text, "/proc/self/fd/%d", fd);
@@ -317,7 +320,9 @@ static bool complete(struct copy *copy, struct item *item, int made) {
   return item->stat.st_nlink == 1 || remember(copy, item, made);
 }
 
-/* Returns whether an entry is a real device. A device with number zero is an overlay's whiteout. */
+/*
+ * Returns whether an entry is a real device. A character device with number zero is not: it is an overlay's whiteout.
+ */
 static bool is_device(const struct stat *stat) {
   return S_ISBLK(stat->st_mode) || (S_ISCHR(stat->st_mode) && stat->st_rdev != 0);
 }
@@ -358,8 +363,8 @@ static void put_aside(struct level *level) {
 }
 
 /*
- * Reopens the source and destination directories of the level above `level`. Neither tree may change during the copy,
- * so finding a different directory is an error.
+ * Reopens the source and destination directories of the level above `level`, which were closed to save descriptors.
+ * Neither tree may change during the copy, so finding a different directory there is an error.
  */
 static bool take_up(struct copy *copy, const struct level *level) {
   struct level *above = &copy->levels[copy->depth - 2];

@@ -19,7 +19,7 @@
 
 static const char sandbox[] = "HOLDFAST_SANDBOX=", installation[] = "HOLDFAST_INSTALLATION=";
 
-/* A variable of the environment, its old value and its new value. */
+/* A change of one environment variable: its name, its old value and its new value. */
 struct change {
   const char *variable, *old, *new;
 };

@@ -153,7 +153,7 @@ static int outer(pid_t pid, int inner_end, long long base, long long count) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : PORTER_FAILED;
 }
 
-/* Connects to the server, and tells it which jail this is. */
+/* Connects to the server, and sends the id of this jail, by which the server recognises it. */
 static int connect_to(const char *path, uint32_t id) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (strlen(path) >= sizeof address.sun_path) {

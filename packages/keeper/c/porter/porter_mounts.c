@@ -39,7 +39,10 @@ static void add_text(struct options *options, const char *text) {
   for (; *text; text++) add_char(options, *text);
 }
 
-/* Appends a path to the options, with separators of options and layers escaped. */
+/*
+ * Appends a path to the options. Escapes commas and colons in the path, because they separate options and layers, and
+ * backslashes, because they are the escape character.
+ */
 static void add_path(struct options *options, const char *path) {
   for (; *path; path++) {
     if (*path == ',' || *path == ':' || *path == '\\') add_char(options, '\\');
@@ -95,8 +98,8 @@ int porter_umount(int argc, char **argv) {
 
 /*
  * Mounts a new /run that only the command sees. It contains only a copy of `file`, or nothing if `file` does not exist.
- * If /run is a tmpfs, CRIU caches its findings about the kernel there. The host's /run may be on disk and must not be
- * written to.
+ * CRIU caches its findings about the kernel in /run, but only if /run is a tmpfs. The host's /run may be on disk and
+ * must not be written to, so the command gets a tmpfs of its own.
  */
 static int private_run(const char *file) {
   static char content[RUN_FILE_MAX];

@@ -45,8 +45,8 @@ static int open_step(int dir, const char *name) {
 }
 
 /*
- * Gives a directory that was just created to its owner. If a sandbox has put another directory in its place meanwhile,
- * that directory is not owned by the host's root user and stays unchanged.
+ * Changes the owner of a directory that was just created. If a sandbox has put another directory in its place
+ * meanwhile, that directory is not owned by the host's root user and stays unchanged.
  */
 static bool give_away(int fd, uid_t owner) {
   struct stat stat;

@@ -1,6 +1,6 @@
 /*
  * Walks to a directory whose path a sandbox may have manipulated. Every step is relative to an open directory and
- * follows no symbolic link, so that a link created by the sandbox leads nowhere.
+ * follows no symbolic link, because the sandbox may have created a symbolic link that leads out of its own files.
  */
 #ifndef HOLDFAST_PORTER_PATH_H
 #define HOLDFAST_PORTER_PATH_H

@@ -121,7 +121,7 @@ static bool is_full(void) {
   return spawner.queued >= SPAWN_QUEUE_MAX;
 }
 
-/* Sends queued answers. Returns false if the server has closed the link. */
+/* Sends queued answers. Returns false if the server has closed the socket. */
 static bool send_answers(void) {
   while (spawner.first) {
     struct chunk *chunk = spawner.first;
@@ -294,8 +294,8 @@ static char **take_list(struct reader *in, char ***pointers, char **text) {
 }
 
 /*
- * Starts the helper of a request. Each string is preceded by its size in four bytes, so a quarter of the payload's
- * bytes limits the number of strings and the memory for the pointers to them.
+ * Starts the helper of a request. In the payload each string is preceded by its size in four bytes. There are therefore
+ * at most a quarter as many strings as bytes, which limits the memory for the pointers to them.
  */
 static bool run(uint32_t id, struct reader in) {
   size_t size = (size_t)(in.end - in.at);
@@ -369,8 +369,8 @@ static int obey_all(void) {
 /* ── The loop ──────────────────────────────────────────────────────────────────────────────────────────────────── */
 
 /*
- * Collects the descriptors to poll: the link, the signals, and every open output of a helper. `owners[i]` is set to the
- * helper whose output is `polls[i]`.
+ * Collects the descriptors to poll: the server's socket, the signals, and every open output of a helper. `owners[i]` is
+ * set to the helper whose output is `polls[i]`.
  */
 static size_t gather(struct pollfd *polls, struct helper **owners) {
   bool full = is_full();
@@ -433,8 +433,9 @@ static bool stand_apart(void) {
 }
 
 /*
- * Checks that all descriptors below the link's are open, and closes all descriptors above it. While the descriptors 0
- * to 2 are in use, no pipe of a helper gets one of their numbers, which the helper needs for its stdio.
+ * Checks that the descriptors 0 to 2 are open, and closes all descriptors above the server's socket, which is
+ * descriptor 3. While 0 to 2 are in use, no pipe of a helper gets one of these numbers, which the helper needs for its
+ * stdio.
  */
 static bool take_descriptors(void) {
   for (int fd = 0; fd < SPAWN_LINK; fd++) {

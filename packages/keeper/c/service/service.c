@@ -18,7 +18,7 @@ static const struct route *const routes[] = {exec_routes, state_routes, NULL};
 static const struct route greetings[] = {{3, handle_dial}, {0, NULL}};
 
 static void tick(struct server *server) {
-  /* Starts the runs that are due before the execs are advanced, so that the new runs are advanced in this turn too. */
+  /* Runs that are due are started first, so that execs_tick handles them in this turn too. */
   supervise_begin(server);
   execs_tick(server);
   supervise_follow(server);

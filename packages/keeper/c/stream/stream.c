@@ -166,8 +166,8 @@ static void out_drain(struct stream *stream) {
 }
 
 /*
- * Reads from the port and sends the data to the client. Data that arrived before a reset is still read, because the
- * kernel reports the reset only after it.
+ * Reads from the port and sends the data to the client. Even if the port has reset the connection, the data that
+ * arrived before the reset is read first: the kernel reports the reset only after that data.
  */
 static void out_take(struct stream *stream) {
   ssize_t got = take(stream->port.source.fd, streams.piece + CHUNK_HEADER, STREAM_PIECE);
@@ -277,7 +277,9 @@ static bool is_over(const struct stream *stream) {
   return stream->stage == REFUSING || (stream->stage == OPEN && stream->in_over && stream->out_ended);
 }
 
-/* Watches each side only for events that can be handled now. Only a disconnect of the client is always watched. */
+/*
+ * Watches each side only for events that can be handled now, except that a disconnect of the client is always watched.
+ */
 static void settle(struct stream *stream) {
   if (stream->stage != CLOSED && is_over(stream)) stream_close(stream);
   if (stream->stage == CLOSED) return;

@@ -17,7 +17,10 @@
 #include "loop/server.h"
 
 struct outcome handle_dial(struct request *request);
-/* Refuses dials and cuts refused streams after their deadline, and cuts streams of older generations. */
+/*
+ * Enforces the deadlines of streams: refuses dials that have taken too long, and cuts refused streams whose client does
+ * not read the refusal in time. Also cuts streams of older generations.
+ */
 void streams_tick(struct server *server);
 /* Frees the streams that were closed in this turn of the loop. */
 void streams_free_closed(void);

@@ -15,9 +15,9 @@ interface Piece {
  * the stat reported, so that a file that grows meanwhile still fits its announced length. If the file shrinks
  * meanwhile, the body ends early. A file for which the stat reports no size (as in /proc) is read to its end.
  *
- * The handle is closed at the end, on any error, when the consumer returns and when the signal is aborted, even if no
- * byte was ever read. A generator could not close the handle in the last case, because its `finally` runs only after a
- * first `next`.
+ * The handle is closed at the end, on any error, when the consumer returns and when the signal is aborted. This holds
+ * even if the consumer never called `next`. A generator function could not close the handle then, because its `finally`
+ * runs only after a first `next`.
  */
 export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
   readonly #channel: Channel;
@@ -82,8 +82,8 @@ export class FileBody implements AsyncIterableIterator<Uint8Array, undefined> {
   }
 
   /**
-   * Discards the pieces that were requested ahead. The previous piece was shorter than requested, so they do not follow
-   * it directly. They are requested again from where it ended.
+   * Discards the pieces that were requested ahead, because the piece before them was shorter than requested and left a
+   * gap. Reading continues where the short piece ended.
    */
   #startOver(): void {
     this.#ahead = [];

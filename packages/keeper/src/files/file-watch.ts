@@ -10,8 +10,8 @@ const WAIT_MS = 30_000;
  * The changes of one watch, read on demand. If the consumer is slow or has stopped reading, the keeper drops changes
  * and reports an overflow. A lost link ends the watch with an error; an aborted signal ends it normally.
  *
- * The watch is closed however the iteration ends, even if no change was ever read. A generator could not close it in
- * that case, and its `return` would also wait for a change.
+ * The watch is closed however the iteration ends, even if the consumer never called `next`. A generator function could
+ * not close the watch then, and its `return` would first wait for the next change.
  */
 export class FileWatch implements AsyncIterableIterator<FileChange, undefined> {
   readonly #channel: Channel;
@@ -22,7 +22,10 @@ export class FileWatch implements AsyncIterableIterator<FileChange, undefined> {
   #changes: Change[] = [];
   #at = 0;
   #more = true;
-  /** The previous read. The next read starts after it has ended, so that only one read runs at a time. */
+  /**
+   * The last read that was started. A new read starts only after the last one has ended, so that only one read runs at
+   * a time.
+   */
   #turn: Promise<unknown> = Promise.resolve();
 
   constructor(channel: Channel, watch: number, path: string, signal: AbortSignal) {

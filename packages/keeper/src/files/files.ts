@@ -36,7 +36,10 @@ export interface JailedFiles extends FileAccess {
 
 const ENTRIES_AT_ONCE = 1_000;
 
-/** Access to files over a channel to a keeper or a jailed porter. Handles are internal and never outlive a call. */
+/**
+ * Access to files over a channel to a keeper or a jailed porter. Callers never see the peer's handles: a handle is
+ * closed at the end of the call or by the returned body.
+ */
 export class Files implements JailedFiles {
   readonly #channel: Channel;
 

@@ -7,7 +7,7 @@ const O_PATH = 0o10000000;
 const SOCKET_NAME = "jails";
 const ID_BYTES = 4;
 
-/** A jail that was ordered and has not connected yet. */
+/** A jail that was requested and has not connected yet. */
 interface Expected {
   /** The path at which the jail connects, and the id that it sends. */
   path: string;
@@ -22,11 +22,12 @@ interface Listening {
 }
 
 /**
- * Accepts the connections of jails. A jail can't inherit its socket, because the spawner starts it. So it connects to
- * this process, and sends the id that it was started with.
+ * Accepts the connections of jails. A jail can't inherit its socket, because the spawner starts it. So the jail
+ * connects to this process, and sends the id that it was started with.
  *
- * The socket has no name in the file system: it is reached through an open descriptor of this process, which only root
- * can do. Therefore nothing is left behind when this process is killed, and no sandbox can connect.
+ * The socket has no name in the file system: a jail reaches it through the path of an open descriptor in this process's
+ * /proc directory, which only root can use. Therefore nothing is left behind when this process is killed, and no
+ * sandbox can connect.
  */
 export class JailListener {
   readonly #waiting = new Map<number, (socket: Socket) => void>();
@@ -75,7 +76,8 @@ async function listen(onSocket: (socket: Socket) => void): Promise<Listening> {
   try {
     const server = createServer(onSocket);
     server.unref();
-    // The path through the descriptor is short. The address of a socket has at most 107 bytes.
+    // Listens at a path below /proc/self/fd, because the address of a socket has at most 107 bytes and the path of the
+    // temporary directory may be longer.
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
       server.listen({ path: `/proc/self/fd/${within}/${SOCKET_NAME}` }, resolve);

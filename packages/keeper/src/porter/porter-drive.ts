@@ -15,9 +15,12 @@ export interface MountInto {
   /** Mount point inside the instance. Missing directories are created. Symbolic links on the path are not followed. */
   target: string;
   readOnly: boolean;
-  /** Host uid and gid of missing directories of `subpath`, which are created; null if none may be created. */
+  /**
+   * Directories of `subpath` that are missing are created with this number as host uid and gid. If null, none are
+   * created.
+   */
   sourceOwner: number | null;
-  /** Host uid and gid of missing directories of `target`, which are created. */
+  /** Directories of `target` that are missing are created with this number as host uid and gid. */
   targetOwner: number;
 }
 

@@ -123,8 +123,8 @@ export interface PrivateView {
    */
   runFile?: string | undefined;
   /**
-   * If set, the command's /tmp is a new tmpfs. If this path is a directory below /tmp, the new /tmp contains only that
-   * directory.
+   * If set, the command's /tmp is a new tmpfs. If this path is a directory below the host's /tmp, that directory is
+   * also in the new /tmp; otherwise the new /tmp is empty.
    */
   tmpDir?: string | undefined;
   /** A directory that the command sees at a second path too, including its submounts. */
@@ -230,8 +230,8 @@ export class Porter {
   }
 
   /**
-   * Asks the file system to place the directories in this one far apart. Only affects speed. Does nothing if the file
-   * system does not support it.
+   * Asks the file system to place the subdirectories that will be created in `directory` far apart on the disk. Only
+   * affects speed. Does nothing if the file system does not support it.
    */
   async spread(directory: string): Promise<void> {
     await this.#run(["spread", directory], this.#deadlineMs);
@@ -329,7 +329,7 @@ export class Porter {
     return readCommandLines((await this.#run(["words", ...args], this.#deadlineMs, [], signal)).output);
   }
 
-  /** Runs a helper that is not a command of the porter, like `Spawner.run`. */
+  /** Runs a program that is not a command of the porter as a helper. Resolves and rejects as `Spawner.run` does. */
   run(order: HelperOrder, signal: AbortSignal): Promise<HelperEnd> {
     return this.#spawner.run(order, signal);
   }

@@ -18,7 +18,7 @@ export class PorterError extends Error {
 }
 
 export interface HelperOrder {
-  /** The name in error messages. Default: the program's name. */
+  /** Name of the helper in error messages. Default: the program's name. */
   name?: string;
   /** The program's path, followed by its arguments. PATH is not searched. */
   argv: readonly string[];
@@ -32,8 +32,8 @@ export interface HelperOrder {
    */
   keep?: { stdout?: number; stderr?: number };
   /**
-   * Whether the helper is killed when the spawner ends, which in turn ends with this process. Set for helpers that no
-   * later process could find again.
+   * Whether the helper is killed when the spawner ends, which happens at the latest when this process ends. Set for
+   * helpers that a later process could not find again, because they would keep running unnoticed.
    */
   isTied?: boolean;
 }
@@ -81,8 +81,8 @@ interface Helper {
  * milliseconds. The spawner is started with the first request, and again with the first request after it was lost.
  *
  * When the spawner is lost, the calls for helpers in progress fail, but helpers that are not tied keep running. Callers
- * must find them in the same way as after a restart of the server. A spawner never keeps this process alive. It ends
- * with this process or when it is closed.
+ * must find those helpers in the same way as after a restart of the server. A spawner never keeps this process alive.
+ * It ends when this process ends or calls `close`.
  */
 export class Spawner {
   readonly #binary: string;

@@ -30,7 +30,7 @@ interface ChannelOptions extends HeartbeatOptions {
 interface Pending {
   readonly type: number;
   readonly lane: Lane;
-  /** Number of the write to the socket that contains the request; 0 while the request waits. */
+  /** Number of the socket write in which the request is sent; 0 while the request waits. */
   batch: number;
   /** Whether the caller has aborted the request. It still counts as in flight until its answer arrives. */
   forgotten: boolean;

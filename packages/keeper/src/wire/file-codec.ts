@@ -4,7 +4,7 @@ import { REQUEST } from "./protocol.ts";
 import { nothing, oneOf, type RequestSpec, request } from "./request.ts";
 import { type Reader, WireError } from "./wire.ts";
 
-/** Value of a mode, uid or gid that the peer shall choose. */
+/** Value of a mode, uid or gid field that a request leaves unset, so that the peer chooses the value. */
 const UNSET = 0xffff_ffff;
 const DIRECTORY_MODE = 0o755;
 /** Minimum size of an encoded directory entry, in which all strings are empty. */

@@ -7,7 +7,7 @@ const STALL_MS = 1_000;
 export interface HeartbeatOptions {
   /** Interval between pings. */
   heartbeatMs: number;
-  /** Time without received bytes after which a link is dead. */
+  /** Time without received bytes after which the peer is regarded as dead and the link is lost. */
   deadMs: number;
   /** Current time in milliseconds since the epoch, for `lastReceivedAt`. */
   now(): number;
@@ -22,8 +22,8 @@ interface Effects {
 /**
  * Decides whether a link is alive. A frozen peer or a disconnected host never sends a FIN, so silence is the only sign.
  * Silence is measured by the monotonic clock, and only while this process could have received something: after this
- * process was stopped, it pings once more before it decides. Silence is measured from the start of the link, so a link
- * also dies after `deadMs` if no ping could be sent.
+ * process was stopped, it pings once more before it decides. Silence counts from the start of the link, so a link is
+ * also regarded as dead after `deadMs` if no ping could be sent.
  */
 export class Heartbeat {
   lastReceivedAt: number;
@@ -44,7 +44,8 @@ export class Heartbeat {
   }
 
   /**
-   * Starts the pings. Before that no ping is sent, but a peer that sends nothing for `deadMs` is regarded as dead too.
+   * Starts the pings. Before this call no ping is sent, but even then a peer that sends nothing for `deadMs` is
+   * regarded as dead.
    */
   start(): void {
     this.#beating = false;

@@ -13,8 +13,8 @@ const arrivals = Buffer.allocUnsafeSlow(262_144);
 /**
  * Connects to a socket in a directory that a sandbox may write to. The socket file is opened and checked, and the
  * connection is made through its descriptor. A symbolic link at the path is therefore refused, and a link that replaces
- * the socket after the check is never followed. The chunk passed to `onBytes` is overwritten after the call; without
- * `onBytes` the socket is read normally.
+ * the socket after the check is never followed. The chunk passed to `onBytes` is overwritten after the call. If
+ * `onBytes` is null, the caller reads the socket itself, through its usual events.
  */
 export function openSocket(
   path: string,

@@ -114,8 +114,8 @@ const SCRATCH_BYTES = 4_096;
 const BULK_BYTES = 16_384;
 
 /**
- * Gathers frames until the socket takes them. If a frame cannot be sent (a NUL in a string, too large), throws the
- * refusal with which the keeper would answer it, and keeps the other frames.
+ * Gathers encoded frames until `take` returns them for the socket. If a frame cannot be sent (a NUL in a string, too
+ * large), throws the refusal with which the keeper would answer it, and keeps the other frames.
  */
 export class Writer {
   #scratch = Buffer.allocUnsafeSlow(SCRATCH_BYTES);
@@ -153,8 +153,9 @@ export class Writer {
   }
 
   /**
-   * If the current frame has bulk data, moves the content of the scratch buffer to the parts, followed by the bulk
-   * data.
+   * Ends the current frame. If the frame has bulk data, copies the whole scratch buffer to `#parts`, the list of byte
+   * arrays that `take` returns, appends the bulk data there, and empties the scratch buffer. Otherwise the frame stays
+   * in the scratch buffer.
    */
   #cut(): void {
     if (this.#bulkBytes === 0) return;

@@ -2,17 +2,14 @@ import type { Content } from "../api.ts";
 
 interface Batch {
   data: Uint8Array;
-  /**
-   * Whether this batch is known to be the last one. If false, another batch may follow, or the content may be at its
-   * end.
-   */
+  /** Whether this batch is known to be the last one. If false, another batch may or may not follow. */
   isLast: boolean;
 }
 
 /**
  * Splits content into batches of at most `limit` bytes. While the consumer processes a batch, about `limit` more bytes
- * of a stream are read ahead and become the next batch. So many small pieces need few requests, and no batch waits for
- * more data.
+ * of a stream are read ahead and become the next batch. This way, a stream of many small pieces becomes few batches,
+ * and no batch is delayed to wait for more data.
  */
 export async function* batchesOf(
   content: Content,

@@ -34,13 +34,13 @@ const CANCEL_WAIT_MS = 60_000;
 const NEXT_WAIT_MS = 25_000;
 /**
  * Time that a request may take in addition to the wait that it asks for. If no response has arrived by then, the
- * connection is considered dead.
+ * connection is considered broken.
  */
 const WAIT_MARGIN_MS = 10_000;
 
 /**
- * If a request that waits for an exec's end is answered sooner than this although the exec has not ended, the server
- * did not wait, and the client pauses before the next request.
+ * A request asks the server to wait for the exec's end. If the response arrives within this time and the exec has not
+ * ended, the server did not wait. The client then pauses before the next request.
  */
 const HASTY_MS = 100;
 

@@ -16,8 +16,8 @@ interface Learns {
 /**
  * Reads an exec's output to its end over any number of connections. A stream that breaks, falls silent, or ends without
  * an `end` record is replaced by a new one, which starts after the last chunk yielded, so no output is missed or
- * repeated. An outage counts as ended only when a record other than `start` arrives. Otherwise a server that sends
- * `start` and closes could keep the reader retrying forever.
+ * repeated. Retries have a time limit, which restarts when an outage has ended. A `start` record alone does not end an
+ * outage: a server that only ever sends `start` and closes the connection would keep the reader retrying forever.
  */
 export class OutputReader {
   readonly #calls: Calls;
@@ -34,7 +34,7 @@ export class OutputReader {
   #chunker = new Chunker();
   /** Position at which the next connection resumes. */
   #position: string | undefined;
-  /** The part of a cursor that is the same in all cursors of the exec. */
+  /** The part of a cursor before its byte offset. It is the same in all cursors of the exec. */
   #prefix = "";
   #endExpected = true;
   #done = false;

@@ -28,8 +28,8 @@ const WAIT_MARGIN_MS = 10_000;
  */
 const ORDER_WAIT_MS = 60_000;
 /**
- * If a response arrives sooner than this although the process has not reached the awaited state, the server did not
- * wait, and the client pauses before the next request.
+ * A request asks the server to wait until the process reaches a state. If the response arrives within this time and the
+ * process has not reached the state, the server did not wait. The client then pauses before the next request.
  */
 const HASTY_MS = 100;
 
@@ -187,7 +187,7 @@ class Handle implements ProcessHandle {
     }
   }
 
-  /** Waits until it is certain whether another run of the process follows this one. Returns true if one does. */
+  /** Waits until it is certain whether another run of the process follows the given run. Returns true if one does. */
   async #hasNext(run: number, signal: AbortSignal | undefined): Promise<boolean> {
     for (let tries = 1; ; tries += 1) {
       const process = await this.refresh({ signal });

@@ -31,7 +31,7 @@ interface WriteOptions {
 export class Stdin {
   readonly #calls: Calls;
   readonly #execPath: string;
-  /** How many bytes the sandbox has accepted; null if unknown. */
+  /** Number of bytes of stdin that the sandbox has accepted so far; null if unknown. */
   #offset: number | null;
   #turn: Promise<void> = Promise.resolve();
 
@@ -41,7 +41,10 @@ export class Stdin {
     this.#offset = offset;
   }
 
-  /** Writes every byte exactly once. Each request contains its position in stdin, so there must be no other writer. */
+  /**
+   * Writes every byte exactly once. Each request states the byte offset in stdin at which its data belongs. Bytes of
+   * another writer would shift the offsets, so there must be no other writer.
+   */
   write(content: Content, { end, signal }: WriteOptions): Promise<void> {
     return this.#inTurn(async () => {
       let offset = this.#offset ?? (await this.#send(0, NOTHING, { end: false, signal }));
@@ -85,7 +88,7 @@ export class Stdin {
     return turn;
   }
 
-  /** Sends one piece, and returns the position in stdin after it. */
+  /** Sends one piece at the given byte offset in stdin, and returns the offset up to which input was accepted. */
   async #send(offset: number | null, data: Uint8Array, { end, signal }: WriteOptions): Promise<number> {
     let wasQueued = true;
     for (let tries = 1; ; tries++) {
@@ -103,8 +106,9 @@ export class Stdin {
         return accepted;
       } catch (error) {
         if (!(error instanceof ConflictError)) throw error;
-        // A queued exec rejects input with a conflict, so the write is repeated. It is repeated once more if the exec
-        // is no longer queued, because the exec may have started between the rejection and this check.
+        // A queued exec rejects input with a conflict, so the write is repeated until the exec has started. The exec
+        // may start between a rejection and the look at its status. So one more attempt is made after the exec was
+        // first seen to be no longer queued.
         const exec = await this.#look(signal);
         if (hasEnded(exec) || !(wasQueued || exec.status === "queued")) throw error;
         wasQueued = exec.status === "queued";

@@ -29,8 +29,9 @@ export class Waiting {
   }
 
   /**
-   * Returns the error to throw instead of `error`. If `giveUpAfterMs` has passed, or if a retryable error ended the
-   * wait, this is an ExecUnfinishedError with the last known state. Otherwise it is `error` itself.
+   * Returns the error to throw instead of `error`. That is an ExecUnfinishedError with the last known state if
+   * `giveUpAfterMs` has passed, or if a retryable error ended the wait for an exec that may have been started. In all
+   * other cases it is `error` itself.
    */
   explain(error: unknown, doing: string, known: KnownOfExec, where: Where): unknown {
     if (this.isOver(error)) {

@@ -18,7 +18,7 @@ import { FilesOf } from "./files.ts";
 
 /** The server's deadline for one attempt to create or remove a drive. */
 const DRIVE_WAIT_MS = 60_000;
-/** Maximum time for which a delete of a drive is repeated. */
+/** How long the client repeats the delete request for a drive that is not yet gone. */
 const DELETE_PATIENCE_MS = 120_000;
 
 const pathOf = (ref: string): string => `/v1/drives/${encodeURIComponent(ref)}`;

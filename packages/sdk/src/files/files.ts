@@ -15,7 +15,7 @@ import type { FileChange, FileList, FileSearch, FileStat, Unpacked } from "../ty
 import { Watching } from "./watching.ts";
 
 const PIECE_BYTES = 1_048_576;
-/** The largest position that the server accepts in a range. */
+/** The largest byte offset that the server accepts in a range. */
 const LAST_POSITION = 999_999_999_999_999;
 /** The server's deadline for a search. */
 const SEARCH_WAIT_MS = 30_000;

@@ -4,7 +4,7 @@ import { NDJSON_TYPE, recordsOf } from "../transport/ndjson.ts";
 import type { WireReply } from "../transport/transport.ts";
 import { ERROR_STATUSES, type ErrorBody, type FileChange } from "../types.generated.ts";
 
-/** Records of a watch. From `start` on every change is reported; `end` gives the reason why the watch ended. */
+/** Records of a watch. After `start`, every change is reported. `end` gives the reason why the watch ended. */
 type WatchRecord =
   | { type: "start"; path: string }
   | ({ type: "change" } & FileChange)
@@ -15,8 +15,9 @@ type Records = AsyncGenerator<WatchRecord, void, undefined>;
 
 /**
  * Watches a directory over any number of connections. Changes between two connections are missed, so each further
- * connection starts with an `overflow`. An outage counts as ended only when a record between `start` and `end` arrives.
- * Otherwise a server that sends `start` and closes could keep the watcher retrying forever.
+ * connection starts with an `overflow`. Retries have a time limit, which restarts when an outage has ended. Only a
+ * record between `start` and `end` ends an outage: if `start` did, a server that only ever sends `start` and closes the
+ * connection would keep the watcher retrying forever.
  */
 export class Watching {
   readonly #calls: Calls;

@@ -4,8 +4,8 @@ import type { Calls } from "../transport/calls.ts";
 import type { Checkpoint, CheckpointList } from "../types.generated.ts";
 
 /**
- * How long the server may take for a checkpoint: its time limit for this checkpoint, and the same for another one that
- * is taken first.
+ * How long the server may take for a checkpoint. It is twice the server's time limit for one checkpoint, because
+ * another checkpoint may have to be taken first.
  */
 const CHECKPOINT_WAIT_MS = 240_000;
 

@@ -19,8 +19,9 @@ const ANSWER_LIMIT_BYTES = 1_048_576;
 
 /**
  * Creates a sandbox over any number of connections, however long it is queued. All requests carry the same idempotency
- * key: the first to arrive creates the sandbox, the others follow it. The response is requested as a stream, so that a
- * dead connection can be distinguished from a long wait; a response without streaming is also accepted.
+ * key: the first to arrive starts the creation, and the others follow the same creation. The response is requested as a
+ * stream, so that a broken connection can be distinguished from a long wait. A response without streaming is also
+ * accepted.
  */
 export class Creation {
   readonly #calls: Calls;
@@ -58,7 +59,10 @@ export class Creation {
     }
   }
 
-  /** Reads the stream to its end, so that the connection can be reused. */
+  /**
+   * Reads the records of a streamed create and returns the sandbox. Continues to read after the sandbox's record up to
+   * the end of the stream, so that the connection can be reused.
+   */
   async #follow(reply: WireReply, onKeepalive: () => void): Promise<Sandbox> {
     let made: Sandbox | null = null;
     try {

@@ -39,7 +39,7 @@ import { PreviewsOf } from "./previews.ts";
 
 /** How long one delete request may wait on the server. */
 const DELETE_WAIT_MS = 30_000;
-/** Maximum time for which a delete of a sandbox is repeated. */
+/** How long the client repeats the delete request for a sandbox that is not yet gone. */
 const DELETE_PATIENCE_MS = 120_000;
 
 /** How long the server may take to save memory to disk. */

@@ -71,15 +71,15 @@ const HEALTH_PATH = "/healthz";
 const JSON_TYPE = "application/json";
 
 /**
- * Maximum time without any data from a stream. The server sends a keepalive every 5 s. If none arrives for more than
- * three intervals, the connection is dead, even without a FIN.
+ * Maximum time without any data from a stream. The server sends a keepalive every 5 s. If nothing arrives for four
+ * intervals, the connection is considered broken, even if it was not closed.
  */
 export const STREAM_SILENCE_MS = 20_000;
 
 /**
- * Additional time for the response to a call that can't be repeated. A call to a sandbox in standby is answered only
- * after the wake. A call that can be repeated needs no extra time: after a timeout it is retried and joins the same
- * wake. For other calls, only the response can report whether they took effect.
+ * Additional time for the response to a call that can't be repeated. A sandbox in standby answers only after its wake,
+ * and only the response shows whether such a call took effect. A call that can be repeated needs no additional time:
+ * after a timeout it is sent again and waits for the same wake.
  */
 const WAKE_MS = 30_000;
 
@@ -311,8 +311,8 @@ interface OutageFacts {
 }
 
 /**
- * Counts the consecutive failures of one call, or of a stream that is resumed, and decides when to retry and when to
- * give up.
+ * Counts the consecutive failures of one call, or of one stream over several connections, and decides when to retry and
+ * when to give up.
  */
 export class Outage {
   readonly #facts: OutageFacts;
@@ -349,9 +349,10 @@ export class Outage {
   }
 
   /**
-   * Returns how long the outage has lasted, when an attempt has failed. That is the time from the first failure to the
-   * start of this attempt. If the attempt failed because the server is silent, it is at least as long as that silence.
-   * A silence that has ended does not count, so a server that responds again gets the full time for later failures.
+   * Called when an attempt has failed. Returns how long the outage has lasted: the time from the first failure to the
+   * start of this attempt. If the attempt failed because the server is silent, the result is at least the duration of
+   * that silence. A silence that has ended does not count, so a server that responds again gets the full time for later
+   * failures.
    */
   #failingMs(error: unknown): number {
     const failingMs = this.#triedAt - this.#since;

@@ -1,8 +1,8 @@
 import type { Exec } from "../types.generated.ts";
 
 /**
- * Decodes the frames of an output stream: u8 kind, u32 payload length; for output then u64 offset and u64 time in µs;
- * then the payload. All integers are little endian.
+ * Content type of an output stream in frames. A frame consists of a u8 kind, a u32 payload length, in output frames
+ * also a u64 offset and a u64 time in µs, and then the payload. All integers are little endian.
  */
 export const FRAMES_TYPE = "application/vnd.holdfast.frames";
 
@@ -13,7 +13,7 @@ export type Frame =
 
 export interface OutputFrame {
   type: "stdout" | "stderr";
-  /** The position after these bytes in the exec's journal. */
+  /** The byte offset in the exec's journal at which `data` ends. */
   offset: number;
   timeUs: number;
   data: Buffer;

@@ -11,20 +11,21 @@ export interface Watch {
   end(): void;
 }
 
-/** Number of checks within the time limit: the interval between two checks is `limitMs / LOOKS`. */
+/**
+ * Number of checks for silence of the server within `limitMs`: the interval between two checks is `limitMs / LOOKS`.
+ */
 const LOOKS = 30;
-/** Number of checks without a sign of life after which the server is probed. */
+/** The server is probed when it has been silent for this number of check intervals. */
 const PROBE_AFTER_LOOKS = 5;
 const LONGEST_PROBE_MS = 5_000;
 /**
- * Minimum of `limitMs`. A busy server may take this long to answer a probe; with a shorter limit it would be given up
- * although it works.
+ * Minimum of `limitMs`. A busy server may take this long to answer a probe, so with a shorter limit the client would
+ * give up on a server that works.
  */
 const LEAST_LIMIT_MS = 5_000;
 /**
- * Maximum pause between two waiting requests for the silence of the server to continue. After a longer pause, the
- * silence is counted from zero. The pauses between retries are shorter, so the silence is counted over all retries of a
- * call.
+ * After more than this time without any waiting request, the silence of the server is counted from zero again. The
+ * pauses between retries are shorter, so the silence is added up over all retries of a call.
  */
 const GAP_MS = 5_000;
 
@@ -34,8 +35,8 @@ const GAP_MS = 5_000;
  * while, the server is probed. If the server has shown no sign of life for `limitMs`, all waiting requests are given
  * up.
  *
- * Each check adds at most two check intervals to the silence. So if the client program blocks its own event loop for
- * longer, the additional time does not count as silence of the server.
+ * Each check adds at most two check intervals to the silence. If the client program blocks its own event loop for
+ * longer, only these two intervals count as silence of the server.
  */
 export class Pulse {
   readonly #limitMs: number;
@@ -100,8 +101,8 @@ export class Pulse {
     this.#waiting.clear();
     // The next request gets the full time limit again.
     this.#silentMs = 0;
-    // The last check may come up to one interval before the limit. The requests nevertheless report the whole limit as
-    // silence, because with a shorter silence their calls would be retried.
+    // The last check may come up to one interval before the limit. The whole limit is reported as silence nevertheless,
+    // because a call whose reported silence is below the limit would be retried.
     for (const giveUp of all) giveUp(this.#limitMs);
   }
 

@@ -81,8 +81,8 @@ const PASSING: ReadonlySet<HoldfastError["code"]> = new Set([
 ]);
 
 /**
- * Returns the delay before the next attempt. The delay doubles with each attempt. A random part, at most half of it, is
- * then subtracted, so that many clients do not retry at the same time.
+ * Returns the delay before the next attempt. The delay doubles with each attempt. A random part of the delay, at most
+ * half, is then subtracted, so that many clients do not retry at the same time.
  */
 export function backoff(tries: number, random: number): number {
   const full = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** (tries - 1));

@@ -3,7 +3,7 @@ import type { Pulse } from "./pulse.ts";
 /** One HTTP request, without retries or JSON. */
 export interface WireRequest {
   method: string;
-  /** Scheme, host, port and an optional path prefix, without a trailing slash. */
+  /** The server's URL: scheme, host, port and an optional path prefix, without a trailing slash. */
   base: string;
   /** Path and query. */
   path: string;
@@ -15,9 +15,7 @@ export interface WireRequest {
    */
   timeoutMs: number;
   signal: AbortSignal | undefined;
-  /**
-   * Ends the exchange if the server shows no sign of life. The probe itself has no pulse, because the pulse sends it.
-   */
+  /** Ends the exchange if the server shows no sign of life. Undefined for a probe, which the pulse itself sends. */
   pulse?: Pulse;
 }
 

@@ -13,8 +13,8 @@ export interface Adapter {
   /** Registers the adapter's routes below its own path. */
   routes(app: App, context: RouteContext): void;
   /**
-   * Request headers, in lower case, in which the platform's clients send an API key. They are never passed to a
-   * sandbox's port.
+   * Names of request headers, in lower case, in which the platform's clients send an API key. These headers are never
+   * passed to a sandbox's port.
    */
   keyHeaders?: readonly string[];
   /** Query parameters and headers in which the platform's clients send the token of a private preview. */

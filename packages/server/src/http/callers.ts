@@ -58,7 +58,7 @@ export class Callers {
 
 /**
  * Waits for an operation. If the server's shutdown interrupts the wait, throws an error with `dispatched: unknown`,
- * because the operation may already be recorded. If it is recorded, the server completes it after its next start.
+ * because the operation may already be recorded. The server completes a recorded operation after its next start.
  */
 export async function orMaybeDispatched<Result>(callers: Callers, order: Promise<Result>): Promise<Result> {
   try {

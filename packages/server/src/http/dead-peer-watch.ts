@@ -104,7 +104,10 @@ export function connectionKey(local: string, remote: string): string {
   return `${Number.parseInt(localPort, 16)} ${addressOf(address)} ${Number.parseInt(port, 16)}`;
 }
 
-/** Decodes an address: the kernel prints it as four-byte words in host byte order, which is little-endian here. */
+/**
+ * Decodes an address. The kernel prints an address as four-byte words in host byte order. All supported CPUs are
+ * little-endian, so the bytes of each word are reversed.
+ */
 function addressOf(hex: string): string {
   const bytes = (hex.match(/.{8}/g) ?? []).flatMap((word) => [...Buffer.from(word, "hex").reverse()]);
   if (bytes.length === 4) return bytes.join(".");

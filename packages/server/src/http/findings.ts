@@ -1,6 +1,6 @@
 /**
- * Words the findings of the schema validator, so that a caller can act on them: names fields and allowed values, and
- * reports for a union only what its best matching form lacks.
+ * Turns the findings of the schema validator into messages that a caller can act on. The messages name fields and
+ * allowed values. For a union, they report only what the value lacks compared with the form that it matches best.
  */
 
 /** What the validator found wrong with one value. `schemaPath` leads to the value's schema. */
@@ -12,9 +12,15 @@ export interface Finding {
   message: string;
 }
 
-/** The validator reports this for each unknown field, beside the finding of the object that has the field. */
+/**
+ * Keyword of the finding that the validator reports for an unknown field. The object that has the field gets a finding
+ * too, and only that one is reported to the caller.
+ */
 const UNKNOWN_FIELD = "boolean";
-/** Findings that show that a value was meant to have another form of a union. */
+/**
+ * Keywords of findings that suggest that the caller meant another form of the union than the form to which the finding
+ * belongs.
+ */
 const OF_ANOTHER_FORM: ReadonlySet<string> = new Set(["required", "additionalProperties", UNKNOWN_FIELD]);
 
 const MAX_FINDINGS = 3;
@@ -26,8 +32,8 @@ export function describeFindings(findings: readonly Finding[], schema: unknown, 
     .slice(0, MAX_FINDINGS)
     .map(({ instancePath, message }) => `${place}${instancePath} ${message}`);
   if (sentences.length > 0) return `${sentences.join("; ")}.`;
-  // The validator reports only a limited number of findings. If a request has many unknown fields, no other finding may
-  // be among them.
+  // The validator stops after a limited number of findings. If a request has many unknown fields, all reported findings
+  // can be about them, and then only the names of these fields are known.
   const names = findings.map(({ instancePath }) => instancePath.slice(instancePath.lastIndexOf("/") + 1));
   return `${place} has unknown fields, among them ${quoteFields(names)}.`;
 }
@@ -52,7 +58,11 @@ function worded(finding: Finding, schema: unknown): Finding {
   return { ...finding, message: rule ?? message };
 }
 
-/** Words for the keywords of JSON Schema for which the validator's own message leaves out what matters. */
+/**
+ * Better messages for findings, by the JSON Schema keyword that was violated. The validator's own message for these
+ * keywords lacks a fact that the caller needs, such as the allowed values. If a function returns null, the validator's
+ * message is used.
+ */
 const RULES: Readonly<Record<string, (params: Node, node: Node) => string | null>> = {
   required: ({ requiredProperties }) => named("lacks the", "field", requiredProperties),
   additionalProperties: ({ additionalProperties }, { patternProperties }) =>
@@ -81,8 +91,9 @@ function nodeAt(schema: unknown, path: string): Node {
 }
 
 /**
- * Keeps, of the findings about each union, those of the form that the value matches best: the validator reports what is
- * wrong by every form, and most of that is false for the form that the caller meant. Inner unions are resolved first.
+ * For each union, keeps only the findings about the form that the value matches best. The validator reports the
+ * findings about every form, and most of them do not apply to the form that the caller meant. Inner unions are resolved
+ * first.
  */
 function withoutUnions(findings: readonly Finding[]): Finding[] {
   const unions = findings.filter(({ keyword }) => keyword === "anyOf");
@@ -105,14 +116,17 @@ function resolved(findings: Finding[], union: Finding): Finding[] {
   return findings.flatMap((finding) => (finding === union ? kept : isOf(finding) ? [] : [finding]));
 }
 
-/** How far a value is from a form: a finding about its shape counts more than any number of findings inside it. */
+/**
+ * Returns how much a value differs from one form of a union. Missing fields, unknown fields and a wrong type of the
+ * value itself count a hundred times as much as other findings.
+ */
 function distanceOf(form: readonly Finding[], union: Finding): number {
   const isShape = ({ keyword, instancePath }: Finding) =>
     OF_ANOTHER_FORM.has(keyword) || (keyword === "type" && instancePath === union.instancePath);
   return form.filter(isShape).length * 100 + form.length;
 }
 
-/** Combines the findings of forms that match equally well. */
+/** Combines the findings about several forms of a union into one, if the value matches these forms equally well. */
 function either(forms: readonly (readonly Finding[])[], union: Finding): Finding {
   const messages = forms
     .flatMap((form) => form.slice(0, 1))

@@ -15,17 +15,17 @@ type PassingCode = {
  * periodically, the client waits for the next check. Otherwise it waits as long as the condition usually lasts.
  */
 const WAIT_MS: Readonly<Record<PassingCode, (numbers: Numbers) => number>> = {
-  /**
-   * The limit of started execs lasts until the caller raises it or creates another sandbox, so a short wait would not
-   * help.
-   */
+  /** A sandbox at its limit of started execs stays there until the caller raises the limit, so the wait is long. */
   exec_limit: () => 30_000,
   too_many_checkpoints: () => 30_000,
   too_many_drives: () => 30_000,
   too_many_sandboxes: () => 10_000,
   too_many_execs: () => 1_000,
   too_many_file_calls: () => 1_000,
-  /** Usual duration of a wake. When the wake has ended, all held calls continue. */
+  /**
+   * Usual duration of a wake. The calls that are held until the wake is done then continue and no longer count against
+   * the limit.
+   */
   too_many_held: () => 1_000,
   too_many_readers: () => 5_000,
   too_many_watches: () => 5_000,

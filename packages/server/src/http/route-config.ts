@@ -20,7 +20,7 @@ export interface RouteFacts {
   optionalBody?: true;
   /** Description of a body that consists of bytes. */
   bytesIn?: string;
-  /** Responses other than JSON, by status and media type. */
+  /** Content of responses other than JSON: their schemas by status and media type. */
   content?: Readonly<Record<number, Readonly<Record<string, TSchema>>>>;
 }
 

@@ -21,12 +21,17 @@ export const validatorCompiler: FastifySchemaCompiler<TSchema> = (route) => {
   };
 };
 
-/** The parts of a request as messages call them. */
+/**
+ * Names of parts of a request in error messages, by Fastify's name. A part that is missing here keeps Fastify's name.
+ */
 const PLACES: Readonly<Record<string, string>> = { querystring: "query", params: "path", headers: "header" };
 
 type Compiled = Parameters<FastifySchemaCompiler<TSchema>>[0];
 
-/** Returns the validator of one part of a request, which describes what is wrong. */
+/**
+ * Returns the validator of one part of a request. If a value is invalid, the validator returns an error that describes
+ * what is wrong.
+ */
 function wordedCheck(route: Compiled): (value: unknown) => { value: unknown } | { error: HoldfastError } {
   const check = TypeBoxValidatorCompiler({ ...route, httpPart: "body" });
   const part = route.httpPart ?? "request";
@@ -63,8 +68,8 @@ export function checkQuery({ query, routeOptions }: Pick<FastifyRequest, "query"
 }
 
 /**
- * Refuses fields in the JSON body of a call that has no body. A caller who sends an option to the wrong call believes
- * that it applies.
+ * Refuses fields in the JSON body of a call that has no body. Otherwise a caller who sends an option to the wrong call
+ * would believe that the option is applied.
  */
 export function checkBody({ body, headers, routeOptions }: BodyPart): void {
   const { url, schema } = routeOptions;
@@ -80,7 +85,7 @@ export function checkBody({ body, headers, routeOptions }: BodyPart): void {
 
 type BodyPart = Pick<FastifyRequest, "body" | "headers" | "routeOptions">;
 
-/** Whether the route reads the body itself, as bytes. */
+/** Whether the body is bytes or a stream. Such a body has no fields to check: its route reads it. */
 const isBytes = (body: unknown): boolean => body instanceof Uint8Array || body instanceof Readable;
 
 function propertiesOf(schema: TSchema): Record<string, { type?: unknown }> {

@@ -17,7 +17,7 @@ export interface DescribedRoute {
   facts: RouteFacts;
 }
 
-/** Returns the routes in the document, one per method. */
+/** Returns an entry for each method of the route except HEAD; none if the route is not in the API document. */
 export function describedRoutes(route: RouteOptions): DescribedRoute[] {
   const schema = route.schema;
   if (!schema?.operationId) return [];

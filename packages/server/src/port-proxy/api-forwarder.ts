@@ -7,7 +7,7 @@ import { portRequestFor } from "./port-router.ts";
 
 /** A request for a port that arrived through the API's router. */
 interface Forwarded extends Pick<PortRequest, "ref" | "port" | "path" | "prefix"> {
-  /** Headers, in lower case, that must not reach the program. */
+  /** Names of headers, in lower case, that must not reach the program. */
   withheld?: readonly string[];
 }
 

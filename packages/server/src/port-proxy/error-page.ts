@@ -20,13 +20,13 @@ const ACCESS: ReadonlySet<ErrorCode> = new Set(["unauthorized", "preview_denied"
 const ACCESS_HINT = "Ask the owner of this page for a new link.";
 
 /**
- * Rewords an error about access, which any visitor of a link may get. The hints of other errors help the program that
- * made the request.
+ * Replaces the hint of an error about access, because any visitor of a preview's URL may get such an error. Other
+ * errors keep their hints, which are written for the program that made the request.
  */
 export const forVisitor = (error: VisibleError): VisibleError =>
   ACCESS.has(error.code) ? { ...error, hint: ACCESS_HINT } : error;
 
-/** Returns the hint for a visitor, who has a link and neither a key nor a shell on the server's machine. */
+/** Returns the hint for a visitor, who has the preview's URL, but neither a key nor a shell on the server's machine. */
 function visitorHint({ code, retryable }: VisibleError): string {
   if (ACCESS.has(code)) return ACCESS_HINT;
   return retryable ? "Try again in a moment." : "Ask the owner of this page what to do.";

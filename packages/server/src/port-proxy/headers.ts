@@ -139,7 +139,10 @@ const UNTRUSTED = "sandbox allow-scripts allow-forms allow-modals allow-popups a
  */
 export const ERROR_HEADER = "x-holdfast-error";
 
-/** Headers that would affect the server's whole origin if a page below one of its paths sent them. */
+/**
+ * Headers that are removed from responses of programs served below a path of this server, because they would affect the
+ * server's whole origin.
+ */
 const OF_ORIGIN = new Set(["clear-site-data", "service-worker-allowed", "strict-transport-security"]);
 
 /**

@@ -26,11 +26,11 @@ export interface PortRequest {
 /** The beginning of a program's response. */
 export interface PortResponse {
   readonly status: number;
-  /** Streams the response to its end. Resolves when the exchange is over, successfully or not. */
+  /** Streams the response to its end. Resolves when the exchange has ended, successfully or not. */
   send(response: ServerResponse): Promise<void>;
 }
 
-/** Safe methods: they can be repeated when it is unknown whether the program received the request. */
+/** Safe methods. A request with a safe method can be repeated when it is unknown whether the program received it. */
 const SAFE = new Set(["GET", "HEAD", "OPTIONS"]);
 /** Responses up to this length are buffered as a whole. */
 const SHORT_BYTES = 65_536;

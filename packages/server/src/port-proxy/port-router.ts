@@ -23,8 +23,8 @@ interface PortRouterParts {
 }
 
 /**
- * The target of an admitted request. `grant` is the access through the preview that admitted the request; it is null if
- * an API key admitted the request.
+ * The target of an admitted request. `grant` is the access that the preview gives if a preview admitted the request;
+ * null if an API key admitted it.
  */
 interface Entry {
   ref: string;
@@ -49,10 +49,10 @@ interface Admitted {
 }
 
 /**
- * Serves port requests that do not go through the API: requests to a port's own host, requests to a preview's path, and
- * protocol upgrades of both kinds. It runs before the API's router, so none of these requests can reach the API.
- * Credentials are removed from every request: the program in the sandbox may be hostile and must see neither key nor
- * token.
+ * Serves port requests that do not go through the API's router: requests to a port's own host, requests to a preview's
+ * path, and all WebSocket upgrades for ports, even those to a path of the API. It runs before the API's router, so none
+ * of these requests can reach the API. Credentials are removed from every request: the program in the sandbox may be
+ * hostile and must see neither key nor token.
  */
 export class PortRouter {
   readonly #context: RouteContext;
@@ -65,13 +65,16 @@ export class PortRouter {
     this.#proxy = new PortProxy(context);
   }
 
-  /** Whether a plain request is for a port. */
+  /**
+   * Whether this class serves a request without an upgrade: one to a port's own host or to a preview's path. The API's
+   * router serves port requests to a path of the API.
+   */
   takes(request: IncomingMessage): boolean {
     const target = this.#target(request);
     return target !== null && target.via !== "path";
   }
 
-  /** Whether an upgrade request is for a port. */
+  /** Whether the request is a WebSocket upgrade for a port, in any of the three ways to address a port. */
   takesUpgrade(request: IncomingMessage): boolean {
     return request.headers.upgrade?.toLowerCase() === "websocket" && this.#target(request) !== null;
   }
@@ -111,7 +114,8 @@ export class PortRouter {
     void this.#answer(request, response, async (target, given) => {
       const keys = await this.#context.keyCheck.keyHeaders(request.headers);
       const entry = await this.#enter(target, given, request, keys.length > 0);
-      // If the socket is already closed, it emits no further `close` event, so the signal below would never abort.
+      // A closed socket emits no further `close` event. A signal created for it would never abort, so the request ends
+      // now.
       if (socket.destroyed) throw new CallerLeft();
       const signal = this.#context.callers.attached(socket);
       const order = this.#portRequest({ target, given, keys, entry, request, signal });
@@ -152,7 +156,10 @@ export class PortRouter {
     await answer.send(response).finally(watched);
   }
 
-  /** Watches for a peer that acknowledges nothing, because such a peer would keep a connection to the sandbox open. */
+  /**
+   * Watches for a peer that acknowledges none of the bytes it is sent. Otherwise such a peer would keep a connection to
+   * the sandbox open.
+   */
   #watch(socket: Socket, vanished: () => void): () => void {
     const drop = this.#context.peers.watch(socket, vanished);
     // One connection serves many responses, one after the other, so the watch of each response removes its own
@@ -197,7 +204,10 @@ export class PortRouter {
     if (!this.#parts.start.open) await this.#parts.start.pass();
   }
 
-  /** Admits a request: by token, by key, or because the port is public, in this order. */
+  /**
+   * Admits a request for one of three reasons, in this order: it carries a valid token, it carries a valid key, or the
+   * port is public.
+   */
   async #enter(target: Target, given: Presented, request: IncomingMessage, hasKey: boolean): Promise<Entry> {
     if (target.via === "preview") return this.#byPreview(target.by, given);
     const { port } = target;
@@ -260,7 +270,8 @@ export class PortRouter {
       }
     const open = known === null ? null : previews.admitPublic(known.id as PreviewId);
     if (open !== null) return { ref: open.sandboxId, port: open.port, grant: open, token: null };
-    // A caller without a token gets the same error whether or not the preview exists.
+    // A caller without a token gets the same error whether or not the preview exists, so the error does not reveal
+    // which previews exist.
     if (by.startsWith("prv_") && given.tokens.length === 0)
       throw new HoldfastError("unauthorized", { message: NO_ENTRY });
     const grant = previews.admit(by);
@@ -280,7 +291,10 @@ export class PortRouter {
     });
   }
 
-  /** Returns the CORS headers that the preview sets, so that pages of other origins can read an error too. */
+  /**
+   * Returns the CORS headers that the preview sets. They are added to error responses too, so that pages of other
+   * origins can read an error.
+   */
   #corsHeaders(request: IncomingMessage): Record<string, string> {
     const set = this.#headersOf(this.#target(request))?.response ?? {};
     return Object.fromEntries(Object.entries(set).filter(([name]) => CORS.test(name)));
@@ -359,7 +373,7 @@ function redirect(response: ServerResponse, location: string, headers: Record<st
   response.end();
 }
 
-/** Builds the request that is forwarded to the program. */
+/** Builds the request to forward to the program from the caller's request. */
 export function portRequestFor(
   request: IncomingMessage,
   asked: Pick<PortRequest, "ref" | "port" | "path" | "prefix" | "signal"> & {

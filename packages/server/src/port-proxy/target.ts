@@ -13,7 +13,10 @@ export type Target =
 export const PREVIEW_PATH = "/preview/";
 
 const IN_HOST = /^(\d{1,5})-([a-z0-9_-]+)$/;
-/** Takes every path below `/preview/`, so that a visitor with a damaged link gets an error page and not the API's error. */
+/**
+ * Matches every path below `/preview/`, even without a valid token, so that a visitor with a damaged URL gets an error
+ * page and not the API's error.
+ */
 const IN_PREVIEW = /^\/preview\/([^/?]*)(\/[^?]*)?(\?.*)?$/;
 const IN_API = /^\/v1\/sandboxes\/([^/?]+)\/ports\/(\d{1,5})(\/[^?]*)?(\?.*)?$/;
 const ABSOLUTE = /^https?:\/\/[^/?#]*/i;

@@ -42,8 +42,8 @@ export interface LogQuery extends LogFilter {
 /** Reads the server's stored log. */
 export interface ServerLogReader {
   /**
-   * Returns lines, newest first. A page with a cursor means that older lines were not searched yet, even if the page
-   * contains few or no lines. `scrub` removes host paths from a text.
+   * Returns one page of lines, newest first. If the page has a cursor, older lines were not searched yet, even if the
+   * page contains few or no lines. `scrub` removes host paths from a text.
    */
   find(query: LogQuery, scrub: (text: string) => string, signal: AbortSignal): Promise<LogList>;
 }

@@ -95,7 +95,7 @@ async function answer(
   const format = acceptedFormat(headers.accept, RECORD_FORMATS);
   if (format === null) {
     const { items, nextCursor } = await context.engine.events({ ...pageOf(query), ...asked, order });
-    // Events quote host errors, so host paths are removed.
+    // Events quote error messages of the host, which can contain host paths, so these paths are removed.
     return { items: scrubJson(items, context.scrub), nextCursor };
   }
   if (order === "newest")

@@ -14,8 +14,8 @@ import { SERVING_ERRORS } from "./sandboxes.ts";
 
 const tags = ["execs"];
 /**
- * Shortest `wait` of a start whose caller is treated as waiting for the exec's end. The caller gets the response when
- * the exec has ended or the wait has timed out.
+ * Shortest `waitMs` with which the start of an exec counts as awaited: the caller then gets the response when the exec
+ * has ended or the wait has timed out.
  */
 const AWAITED_MS = 1_000;
 

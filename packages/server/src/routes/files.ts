@@ -1,4 +1,4 @@
-/** Files of sandboxes and drives: the same calls below two paths. */
+/** Routes for the files of sandboxes and drives: the same calls below two base paths. */
 import { Type } from "@fastify/type-provider-typebox";
 import { type ErrorCode, FileList, FileSearch, FileStat, Unpacked } from "@holdfast/contract";
 import type { EngineApi, FileApi } from "@holdfast/engine";
@@ -38,8 +38,8 @@ interface Home {
   /** Operation ids of the routes. */
   operation(verb: string, noun: string): string;
   /**
-   * Returns the file API of an engine. It is not a plain field, because the API document is generated without an
-   * engine.
+   * Returns the file API of an engine. It is a function, because the API document is generated from the routes without
+   * an engine.
    */
   files(engine: EngineApi): FileApi;
   path: typeof PathQuery;

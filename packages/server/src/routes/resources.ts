@@ -21,7 +21,7 @@ export function resourceRoutes(app: App, { engine, callers, scrub }: RouteContex
         response: { 200: UsageList },
       },
     },
-    // Causes quote host errors, so host paths are removed.
+    // The reported causes quote error messages of the host, which can contain host paths, so these paths are removed.
     async () => scrubJson(engine.sandboxes.usage(), scrub),
   );
 

@@ -91,7 +91,9 @@ export class AttachedSocket {
     this.#socket.close(code, reason);
   }
 
-  /** Closes the socket soon, even if messages are still queued. */
+  /**
+   * Closes the socket within `CUT_MS`, even if messages are still queued. Messages that are unsent by then are lost.
+   */
   cut(reason: string): void {
     this.close(CLOSE.cut, reason);
     const timer = setTimeout(() => this.#socket.terminate(), CUT_MS);

@@ -52,7 +52,7 @@ export class Attachment {
     });
   }
 
-  /** Sends the output until its end. Resolves when the socket is closed or gone; never rejects. */
+  /** Sends the output until its end. Resolves when the socket is closed or the connection is lost; never rejects. */
   async run(): Promise<void> {
     const { signal } = this.#wanted;
     const dismiss = () => this.#dismiss();

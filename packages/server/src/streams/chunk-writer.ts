@@ -36,7 +36,7 @@ export class ChunkWriter {
     return taken(this.#response, this.#limits);
   }
 
-  /** Whether the kernel has taken everything written, so that the buffers can be reused. */
+  /** Whether the kernel has accepted all written bytes, so that their buffers can be reused. */
   get isAllSent(): boolean {
     return this.#pieces.length === 0 && this.#response.writableLength === 0;
   }

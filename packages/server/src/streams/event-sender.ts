@@ -54,7 +54,8 @@ async function* recordsOf(
       for (const event of events) yield { type: "event", cursor: String(event.seq), event };
       if (events.length === 0) yield { type: isFirst ? "start" : "keepalive", cursor };
       isFirst = false;
-      // Pages arrive every few seconds, even without events, so the stream ends soon after it reaches its maximum age.
+      // A page of events arrives every few seconds, even if there are no new events, so this check ends the stream soon
+      // after its maximum age.
       if (performance.now() >= endsAt) return;
     }
     yield { type: "end", error: null };

@@ -84,8 +84,8 @@ const sizeless = () =>
   });
 
 /**
- * Returns the length for the headers. Returns null for a whole file with a reported size of 0 although it has content,
- * such as a file in /proc. Throws if a range of such a file is requested.
+ * Returns the value of the Content-Length header. Returns null if a whole file is requested and its reported size is 0,
+ * because a file in /proc has content although its reported size is 0. Throws if a range of such a file is requested.
  */
 function lengthOf(stat: FileStat, span: Span, isWhole: boolean): number | null {
   const left = stat.sizeBytes - span.offset;

@@ -17,9 +17,9 @@ import type { OutputRecord } from "@holdfast/engine";
 
 export const FRAME_KINDS = { json: 0, stdout: 1, stderr: 2 } as const;
 
-/** Header length of a frame of kind 0. */
+/** Length of the part before the payload, in a frame of kind 0. */
 export const JSON_HEADER_BYTES = 5;
-/** Header length of a frame of kind 1 or 2. */
+/** Length of the part before the payload, in a frame of kind 1 or 2. */
 export const OUTPUT_HEADER_BYTES = 21;
 
 const TWO_TO_32 = 4_294_967_296;

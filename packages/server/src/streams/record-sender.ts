@@ -1,7 +1,8 @@
 /**
  * Streams records until their source or the caller ends the stream. The source is asked for more only after the socket
  * took the previous record, so a slow reader slows down no other reader. A reader that accepts or acknowledges no data
- * is disconnected. A failure is reported in the last record; a stream that ends without a last record was cut.
+ * is disconnected. If the source fails, a last record gives the reason. A stream that ends without a record for its end
+ * was cut.
  */
 import type { FastifyReply } from "fastify";
 import { CallerLeft } from "../http/callers.ts";
@@ -46,7 +47,8 @@ export async function sendRecords<Item>(
     const left = error instanceof CallerLeft || error instanceof ReaderStalled || response.destroyed;
     const { error: why } = context.report(error, request, left).body;
     writer.flush();
-    // If the caller is gone or stalled, a normal end would wait for the caller, so the connection is destroyed.
+    // If the caller has disconnected or has stalled, a normal end would wait for the caller, so the connection is
+    // destroyed.
     if (left || response.writableNeedDrain) giveUp();
     else response.write(encode(ending(why)));
   } finally {

@@ -3,9 +3,9 @@ import type { ServerResponse } from "node:http";
 import { CallerLeft } from "../http/callers.ts";
 
 export interface SendLimits {
-  /** Time after which a caller that takes nothing is disconnected. */
+  /** Time after which a caller is disconnected if it accepts no data. */
   stallMs: number;
-  /** Aborts the wait for a stalled caller. */
+  /** When this signal aborts, a write stops waiting for a stalled caller and fails. */
   signal?: AbortSignal;
 }
 

@@ -2,13 +2,16 @@ import { ALERT_KINDS, type AlertKind, DELIVERY_STATES, SWEEP_LAYERS } from "@hol
 import { type AlertFigures, RULES } from "@holdfast/engine";
 import { Gauge, type Registry } from "prom-client";
 
-/** Describes how the readings of one kind of alert are exported: as one gauge, or as one gauge per label value. */
+/**
+ * Describes how the readings of one kind of alert are exported: as one gauge, or as one value of the gauge per label
+ * value.
+ */
 interface GaugeSpec {
   name: string;
   help: string;
   /** Name of the gauge's label. The label values in `always` are exported even if they have no reading. */
   label?: { name: string; always: readonly string[] };
-  /** Combines several values into one. */
+  /** Combines the readings of one gauge, or of one label value, into the exported value. */
   of: (values: readonly number[]) => number;
   /** Factor that each value is multiplied by. */
   scale?: number;

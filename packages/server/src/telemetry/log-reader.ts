@@ -60,7 +60,8 @@ async function* linesOf(
     const first = to === 0 ? 0 : bytes.indexOf(NEWLINE) + 1;
     const lines = split(bytes, first).map(({ text, at }) => ({ text, at: { number, offset: to + at } }));
     rest = bytes.subarray(0, first);
-    // No line of a log has this many bytes, so they are not part of a line and are dropped.
+    // A log line is never this long. If so many bytes contain no newline, they are not a log line, and they are
+    // dropped.
     if (rest.length > CHUNK_BYTES + LINE_BYTES) rest = rest.subarray(0, 0);
     yield lines;
   }

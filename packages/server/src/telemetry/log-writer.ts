@@ -26,8 +26,8 @@ interface Current {
 /**
  * Appends lines to the newest log file, and starts another file when that one is full. Callers never wait: lines are
  * buffered and written in the background. If the disk accepts no data, lines are dropped and counted, because the
- * server must neither exit nor block because of its log. Every line is also written to stderr, where lines can be found
- * that are missing from this log after a crash.
+ * server must neither exit nor block because of its log. If the server is killed, the buffered lines are lost; those
+ * that were also written to stderr can be found there.
  */
 export class LogWriter {
   readonly #files: LogFiles;
@@ -99,7 +99,7 @@ export class LogWriter {
     try {
       writeSync(descriptor, rest, 0, rest.length, size);
     } catch {
-      // The write failed, so these lines are only on stderr.
+      // The write failed. Of these lines, only those that were also written to stderr can be read after the exit.
     }
   }
 
@@ -183,7 +183,8 @@ export class LogWriter {
     this.#current ??= await this.#newest();
     const { number, size, descriptor } = this.#current;
     if (size + bytes <= this.#fileBytes || size === 0) return this.#current;
-    // The oldest files are deleted first, which makes room for the next file on a full disk.
+    // The oldest files are deleted before the next file is created, because on a full disk only their deletion makes
+    // room for it.
     await this.#files.keep(this.#count - 1);
     const next = await this.#openFile(number + 1, 0);
     this.#current = next;

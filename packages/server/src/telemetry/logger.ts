@@ -17,8 +17,8 @@ interface LoggerOptions {
   /** Format of lines on stderr; `text` is for people. Default: `json`. */
   format?: LogFormat;
   /**
-   * Sandboxes about which no lines are written in the format `text`, because the user learns about these sandboxes in
-   * another way.
+   * Ids of sandboxes that the self-test breaks on purpose. In the format `text`, lines about them are left out, because
+   * the user sees the result of the self-test.
    */
   unmentioned?: ReadonlySet<string>;
   fields?: Record<string, unknown>;

@@ -67,8 +67,8 @@ export class ServerLog implements ServerLogReader {
   }
 
   /**
-   * Returns lines, newest first. A page with a cursor means that older lines were not searched yet, even if the page
-   * contains few or no lines.
+   * Returns one page of lines, newest first. If the page has a cursor, older lines were not searched yet, even if the
+   * page contains few or no lines.
    */
   async find(query: LogQuery, scrub: Scrub, signal: AbortSignal): Promise<LogList> {
     if (this.#place === null)
@@ -128,8 +128,9 @@ function readMatching(text: string, filter: LogFilter, scrub: Scrub): LogLine | 
 }
 
 /**
- * Returns whether all lines are older than `since`. In that case the search stops, because lines further back are older
- * still. Only where the clock was set back are lines out of order, and such lines fill less than one chunk.
+ * Returns whether all lines are older than `since`. If so, the search stops, because the lines further back in the log
+ * are older still. Lines are out of order only where the clock was set back, and those lines fill less than one chunk,
+ * so no match is missed.
  */
 const areOlder = (lines: readonly FoundLine[], since: number | undefined): boolean =>
   since !== undefined && lines.length > 0 && lines.every(({ text }) => (timeIn(text) ?? 0) < since);

@@ -1,4 +1,4 @@
-/** Formats log lines for a person at a terminal: time, level, message and fields. */
+/** Formats log lines as text for a person at a terminal: time, level, message and fields. */
 
 const LEVELS: readonly (readonly [least: number, name: string, color: string])[] = [
   [50, "error", "\x1b[31m"],

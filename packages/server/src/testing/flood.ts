@@ -8,7 +8,7 @@ export const FLOOD_RECORD_BYTES = 65_536;
  */
 const MOST_RECORDS = 2_000;
 
-/** An exec that writes as fast as it is read, while a reader is connected. */
+/** An exec that produces output as fast as its reader takes it. */
 export class Flood {
   produced = 0;
   isOver = false;

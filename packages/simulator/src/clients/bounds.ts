@@ -49,7 +49,7 @@ export const restartMs = (record: SandboxRecord | undefined, numbers: Numbers): 
 
 /**
  * Maximum number of other requests for the same sandbox that the engine handles before the request whose duration is
- * computed. The value fits the simulation's numbers.
+ * computed. The value was chosen for the numbers that the simulation uses.
  */
 const TURNS = 3;
 

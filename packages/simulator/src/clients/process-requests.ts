@@ -7,8 +7,8 @@ import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 type ProcessAct = Extract<Act, { do: "process" | "stop-process" | "restart-process" | "processes" }>;
 
 /**
- * Maximum number of starts of a process with the same name that come before the start whose duration is computed. Each
- * of them waits for its sandbox and its keeper.
+ * Maximum number of earlier starts under the same process name that are handled before the start whose duration is
+ * computed. Each earlier start waits for its sandbox and its keeper.
  */
 const TURNS = 4;
 const READY_MS = 3_000;

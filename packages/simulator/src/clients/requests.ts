@@ -28,8 +28,8 @@ import { type ClientRequest, clientRequest, type Parts } from "./request.ts";
 /** Maximum duration of an operation on all sandboxes, if every part of it is slow. */
 const THOROUGH_MS = 300_000;
 /**
- * Waiting time above which a request counts as one that waits for the exec's end: the simulated server then sets
- * `awaited`.
+ * Waiting time above which a request counts as one that waits for the exec's end. Such a request is sent with the
+ * option `awaited`.
  */
 const AWAITED_MS = 1_000;
 
@@ -375,8 +375,8 @@ export class ClientRequests {
       case "wake":
         return this.#sleep(act.do, ref);
       case "read":
-        // This duration is long enough for the slowest of three cases: the file is read from disk; it is read after a
-        // wake; or the read from disk fails and the file is read after a wake.
+        // The maximum duration below is long enough for each of three cases: the file is read from disk; it is read
+        // after a wake; the read from disk fails, and then the file is read after a wake.
         return clientRequest(
           what,
           this.#gateMs(ref) + 2 * numbers.keeperCallMs + numbers.linkDeadMs,

@@ -32,8 +32,8 @@ export class WakeHistory {
   readonly #begun = new Map<SandboxId, { generation: number; at: number; consumed: boolean }>();
 
   /**
-   * Notes a stored record of a sandbox. Returns the start time of the sandbox's last wake if that wake had used up its
-   * checkpoint and this record gives up the restored memory. Otherwise returns null.
+   * Notes a stored record of a sandbox. If a wake had restored the memory of a checkpoint and this record gives that
+   * memory up, returns the start time of that wake. Otherwise returns null.
    */
   stored({ id, generation, phase }: SandboxRecord, now: number): number | null {
     const known = this.#begun.get(id);

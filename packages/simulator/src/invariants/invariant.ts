@@ -29,6 +29,9 @@ export interface Invariant {
   readonly standing?: (scene: Scene) => string | null;
   /** Checked on each fact. */
   readonly witnessed?: (scene: Scene, fact: Fact) => string | null;
-  /** Checked only after every step, because it queries the database, which takes longer than the other checks. */
+  /**
+   * Checked after each step of the schedule and while the simulation waits for a final state. Not checked at every
+   * moment like `standing`, because it queries the database, which takes longer than the other checks.
+   */
   readonly stored?: (scene: Scene) => string | null;
 }

@@ -236,8 +236,8 @@ export function sleepers({ mirror }: Scene): SandboxRecord[] {
 }
 
 /**
- * Returns calls without an answer, except those that follow the output of a running exec. Such a call may still wait
- * for output.
+ * Returns calls without an answer, except calls that follow the output of a running exec: they may still wait for
+ * output.
  */
 function calls({ openCalls, mirror }: Scene): string[] {
   const running = new Set<string>(mirror.openExecs().map(({ id }) => id));

@@ -11,7 +11,10 @@ const VARIABLE = "HOLDFAST_SIMULATION_SEED";
 /** The seed if there is no commit, as in an unpacked archive. */
 const NO_COMMIT: FirstSeed = { seed: 1, from: "there is no commit" };
 const HEX_DIGITS = 7;
-/** Distance between the seeds of two commits whose hashes differ by one. */
+/**
+ * Distance between the first seeds of two commits with successive hashes. A run uses consecutive seeds, so the runs of
+ * two commits share no seed if each has at most this many schedules.
+ */
 const APART = 10_000;
 
 /** Derives a seed from the hash of the current commit, so that every commit is tested with other schedules. */

@@ -121,7 +121,7 @@ export interface Schedule {
     launchesAtOnce: number;
     execsPerSandbox: number;
     thrifty: boolean;
-    /** The kind of standby that this host supports. */
+    /** The kind of standby that the simulated host supports. */
     standby: StandbyKind;
   };
   steps: Step[];
@@ -154,7 +154,7 @@ const faultsAbout = ({ isSleepy, isForking, isDriving, isBreaking }: Topics) =>
       (isForking && isForkFault(each.name)) ||
       (isBreaking && isHealFault(each.name));
     const isAboutDrives = isDriving && isDriveFault(each.name);
-    // A fault of a feature that the schedule does not use would never strike.
+    // A fault of a feature that the schedule does not use would never strike, so it gets the weight 0.
     const isMoot = (!isForking && isForkFault(each.name)) || (!isDriving && isDriveFault(each.name));
     // The weight of drive faults is raised less than that of other faults, because there are more drive faults.
     const times = isMoot ? 0 : isAbout ? 5 : isAboutDrives ? 2 : 1;

@@ -54,7 +54,7 @@ function countQueries(): void {
 export async function costOf(counts: readonly number[]): Promise<CostRow[]> {
   countQueries();
   const rows: CostRow[] = [];
-  // The first measurement is repeated and its result discarded, because code is compiled when it first runs.
+  // The first count is measured twice and the first result is discarded, because code is compiled when it first runs.
   for (const [index, records] of [counts[0] ?? 0, ...counts].entries()) {
     const row = await rowOf(records);
     if (index > 0) rows.push(row);

@@ -129,8 +129,8 @@ export class Simulation {
     this.#watch = watch;
     this.#faults = faults;
     this.#clients = clients;
-    // A power cut or reboot that a fault causes at a write happens only after the callers of all writes in that
-    // transaction were answered.
+    // A fault can cause a power cut or reboot during a write. The timer delays the power cut or reboot until the
+    // callers of all writes in the same transaction were answered.
     const blackout = (downMs: number, { powerCut } = { powerCut: true }) => {
       time.after(0, () => void this.#damage.reboot({ powerCut, downMs }));
     };
@@ -262,7 +262,8 @@ export class Simulation {
     const isDriving = this.#schedule.steps.some(({ act }) => act.do === "drive");
     if (isDriving) for (const act of LAST_DRIVES) this.#clients.act(act);
     await this.#pass(isDriving ? LAUNCHES_MS : 0);
-    // After failed launches, the engine launches one sandbox as a probe before it launches others.
+    // After failed launches, the engine launches one sandbox as a probe before it launches others. So only one sandbox
+    // is created at first.
     if (first !== undefined) this.#clients.act(first);
     await this.#pass(LAUNCHES_MS);
     for (const act of rest) this.#clients.act(act);

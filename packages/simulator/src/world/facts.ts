@@ -35,7 +35,7 @@ export type Fact =
   | { type: "drive-made" | "drive-removed"; id: DriveId }
   /** Drives could not be observed. */
   | { type: "drives-unseen" }
-  /** Something was written in a sandbox: into a drive, or onto its own disk. */
+  /** A write in a sandbox: into a drive, or onto the sandbox's own disk. */
   | { type: "wrote"; sandboxId: SandboxId; path: string; driveId: DriveId | null }
   /** The answer to a mount request. */
   | { type: "mounted"; sandboxId: SandboxId; mount: Mount }

@@ -60,8 +60,8 @@ export interface SimulatedInstance {
   /** The largest generation with which a server ever connected to the instance's keeper. */
   greeted: number;
   /**
-   * When the instance became unable to serve although it should, because it is dead, stopped or without its root. Null
-   * if the instance can serve.
+   * Time since which the instance has not been able to serve, because it is dead, stopped, frozen or without its root.
+   * Null if the instance can serve.
    */
   brokenSince: number | null;
   /** When a proof command last ran in the instance. */
@@ -311,8 +311,8 @@ export class Host {
   }
 
   /**
-   * Sends the end of an exec to all links. A link does not acknowledge such an event, so the keeper does not notice if
-   * it is lost.
+   * Sends the end of an exec to all links. Links do not acknowledge such an event, so the keeper does not notice if the
+   * event is lost.
    */
   #announce(instance: SimulatedInstance, exec: KeeperExec): void {
     if (exec.id.startsWith("proof-")) instance.provenAt = this.time.elapsed;
@@ -467,8 +467,8 @@ interface InitialMemory {
   /** Paths at which the memory expects drives. */
   paths: readonly string[];
   /**
-   * The checkpoint that starting the instance uses up; null if the memory comes from a checkpoint that can be forked
-   * again.
+   * The checkpoint that is used up when the instance starts; null if the memory comes from a checkpoint that can be
+   * forked again.
    */
   origin: CheckpointId | null;
   isHalf: boolean;

@@ -32,8 +32,8 @@ interface Surroundings {
   /** Returns whether a fault makes the keeper ignore the timeout of the exec that is being started. */
   forgetsTimeout(): boolean;
   /**
-   * Called when the keeper's deadline has passed. Returns true if the keeper must end now, and false if it must wait,
-   * because a link is up.
+   * Called when the keeper's deadline has passed: a keeper without a link ends at that time. Returns true if the keeper
+   * ends now, and false if it must wait because a link is up.
    */
   endsAtDeadline(): boolean;
   /** Records an action on disk. `steps` is the number of actions that the memory has recorded. */

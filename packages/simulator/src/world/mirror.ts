@@ -167,7 +167,7 @@ export class Mirror {
     for (const exec of execs.flat()) this.execs.set(exec.id, exec);
   }
 
-  /** Returns the sandbox with this id, or the one that currently holds this name. */
+  /** Returns the sandbox with this id, or the one that currently has this name. */
   readonly recordOf = (ref: string): SandboxRecord | undefined =>
     this.sandboxes.get(ref as SandboxId) ??
     [...this.sandboxes.values()].find(({ name, nameHeld }) => nameHeld && name === ref);

@@ -35,7 +35,7 @@ export class Durability {
     this.#matters = parts.matters;
   }
 
-  /** Called before a commit that must survive the death of the server, but not a power cut. */
+  /** Called before a commit that must survive the death of the server, but that a power cut may undo. */
   relaxed(): void {
     if (!this.#matters || this.#before !== null) return;
     this.#before = { snapshot: this.#database.snapshot(), counts: { ...this.#mirror.counts } };

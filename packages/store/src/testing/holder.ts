@@ -2,7 +2,8 @@
 import { holdStateDirectory } from "../hold.ts";
 
 holdStateDirectory(process.argv[2] ?? "");
-// An object can be garbage-collected only after the turn of the event loop that created it, so a later turn collects.
+// Collects garbage in a later turn of the event loop, because an object cannot be collected in the turn that created
+// it.
 setTimeout(() => {
   globalThis.gc?.();
   setTimeout(() => process.stdout.write("held\n"), 20);

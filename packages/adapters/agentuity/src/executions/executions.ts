@@ -84,8 +84,8 @@ export function executionRoutes(app: App, context: AdapterContext): void {
   );
 
   /**
-   * Reads the sandbox after its command has ended, which deletes a one-shot sandbox: a client has then learned that the
-   * command has ended. The sandbox may already be gone, which is no error.
+   * Reads the sandbox after its command has ended. This read deletes a one-shot sandbox, because the client has now
+   * learned that the command has ended. An error is only logged: the sandbox may already be deleted.
    */
   async function readSandboxAfterEnd({ sandboxId }: Exec): Promise<void> {
     try {

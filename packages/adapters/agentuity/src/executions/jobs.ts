@@ -42,7 +42,8 @@ export function jobRoutes(app: App, context: AdapterContext): void {
         id: jobIdOf(order),
         argv: body.command,
         files: [],
-        // Where standby keeps files without memory, it would end the job.
+        // If the standby of this sandbox keeps only files and no memory, it would end the job, so the job prevents
+        // standby.
         keepAwake: standbyKind === "files",
         // Usually no client follows the output of a job from the start.
         expectsReader: false,

@@ -11,7 +11,10 @@ interface CommandOrder {
   timeoutMs?: number | undefined;
   openStdin?: boolean;
   keepAwake?: boolean;
-  /** Whether the command waits a while for the reader of its output before output is dropped. */
+  /**
+   * Whether a client is about to read the output. The command then waits for that reader for a while before output is
+   * dropped.
+   */
   expectsReader: boolean;
   signal: AbortSignal;
 }

@@ -87,8 +87,8 @@ function stdinRoute(app: App, { engine, callers, numbers }: AdapterContext): voi
     const done = new AbortController();
     const over = ended(id, AbortSignal.any([signal, done.signal]));
     const fed = feed(id, readChunks(raw, numbers.streamMaxMs), signal);
-    // The connection is closed after the response, so that the server does not wait for the rest of the request body.
-    // The source of the stdin bytes may never end, and the client waits for the response when its command has ended.
+    // After the response, the connection is closed and the rest of the request body is not read, because the source of
+    // the stdin bytes may never end. The client expects the response as soon as its command has ended.
     reply.header("connection", "close");
     try {
       await Promise.race([fed, over]);

@@ -47,8 +47,8 @@ export function listingRoutes(app: App, context: AdapterContext): void {
   async function found(query: ListQuery): Promise<{ page: Shown[]; total: number }> {
     const all = await every(engine.sandboxes, statusesOf(query));
     const matching = all.filter((sandbox) => matches(sandbox, query));
-    // Without a filter or a sort by the reported status, only the sandboxes of the page are shown in full. The reported
-    // status is the only property that a sandbox's record alone does not determine.
+    // The reported status is the only property that needs more than a sandbox's record. If the request neither filters
+    // nor sorts by it, the page is selected by records, and only the sandboxes of this page are read in full.
     if (query.status === undefined && query.sort !== "status") {
       const { page, total } = pageOf(matching, query, ORDERS);
       return { page: await shownAll(page), total };
@@ -67,7 +67,10 @@ export function listingRoutes(app: App, context: AdapterContext): void {
   /** Agentuity's command line reads the list of regions before any other request. */
   app.get("/cli/region", async () => succeeded([{ region: REGION, description: "This Holdfast server" }]));
 
-  /** Agentuity's command line reads the organizations before it creates a sandbox, and asks nothing if there is one. */
+  /**
+   * Agentuity's command line reads the organizations before it creates a sandbox. If there is exactly one, it does not
+   * ask the user to choose.
+   */
   app.get("/cli/organization", async (request) => succeeded([viewForRequest(request, context).org]));
 
   app.get("/cli/sandbox", { schema: { querystring: ListQuery } }, async (request) => {

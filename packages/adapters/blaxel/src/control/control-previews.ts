@@ -246,7 +246,7 @@ export function controlPreviewRoutes(app: App, context: RouteContext): void {
     return { message: "The token was revoked.", name };
   });
 
-  /** Returns the name of a token. The caller may give the token's name or its secret value. */
+  /** Returns the name of a token, which the caller identifies by its name or by its secret value. */
   async function tokenNameOf(sandboxId: string, previewId: string, given: string): Promise<string> {
     for (const { id } of await engine.previews.tokens(sandboxId, previewId))
       if ((await engine.previews.token(sandboxId, previewId, id)) === given) return id;

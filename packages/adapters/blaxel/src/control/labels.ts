@@ -83,7 +83,8 @@ export function fromLabels(labels: Labels): Tags {
 }
 
 function restOf(labels: Labels): Record<string, string> {
-  // If the text of these labels can't be parsed, another client has written them, and they are returned unchanged.
+  // If the text in the labels with the prefix `REST` can't be parsed, another client has written these labels, and they
+  // are returned unchanged.
   const shown = Object.entries(labels).filter(([key]) => key.startsWith(REST));
   return joined<Record<string, string>>(labels, REST) ?? Object.fromEntries(shown);
 }

@@ -63,9 +63,9 @@ export async function everything<Item>(
 }
 
 /**
- * Returns one page. A client that sends no API version gets an array of all items instead, as it expects. A page's
- * cursor is the position of its last item in the sort order. So if items are created or deleted between two pages, no
- * other item is repeated or skipped.
+ * Returns one page. If the client sends no API version, returns an array of all items, because such a client expects no
+ * pages. A page's cursor is the position of its last item in the sort order. So if items are created or deleted between
+ * two pages, no other item is repeated or skipped.
  */
 export function listed<Item>(
   request: FastifyRequest,
@@ -98,7 +98,10 @@ export function pageOf<Item>(query: ListQuery, items: readonly Item[], factsOf: 
   };
 }
 
-/** Returns the last page if all earlier pages, counted from the first item, are full. */
+/**
+ * Returns the last page of the items. Pages are counted from the first item, and every page except the last one is
+ * full.
+ */
 const tailOf = <Item>(items: readonly Item[], limit: number): Item[] =>
   items.slice(items.length - (items.length % limit || Math.min(limit, items.length)));
 

@@ -108,7 +108,10 @@ export function processRoutes(app: App, context: RouteContext): void {
     return supervisedShape(now, restarts.lastRun(now), NO_OUTPUT, workingDir && resolveHome(workingDir));
   }
 
-  /** Starts a process. `expectsReader`: whether a reader may follow the output, so that the process waits for one. */
+  /**
+   * Starts a process. If `expectsReader` is true, a client is about to read the output, and the process waits for that
+   * reader for a while before output is dropped.
+   */
   async function start(
     sandbox: Sandbox,
     body: ProcessRequest,
@@ -341,7 +344,8 @@ function orderOf(body: ProcessRequest, { standbyKind }: Sandbox): StartExec {
     ...(timeoutMs > 0 ? { timeoutMs } : {}),
     ...(body.stdin ? { openStdin: true } : {}),
     user: "root",
-    // Where standby keeps files without memory, it would end the command, so every command keeps the sandbox awake.
+    // If the standby of this sandbox keeps only files and no memory, it would end the command, so the command prevents
+    // standby.
     keepAwake: waitForCompletion || keepAlive || standbyKind === "files",
   };
 }
@@ -349,8 +353,8 @@ function orderOf(body: ProcessRequest, { standbyKind }: Sandbox): StartExec {
 const KNOWN = fieldsOf(ProcessRequest);
 
 /**
- * Refuses unsupported fields and combinations. A process that is restarted on failure may end several times, so no call
- * can wait for its end, and stdin would reach only its first run.
+ * Refuses unsupported fields and combinations. For a process that is restarted on failure, `waitForCompletion` and
+ * stdin are refused, because the process may end several times, and stdin would reach only its first run.
  */
 function refuseUnknown(body: ProcessRequest): void {
   refuseFields("process", body, KNOWN);

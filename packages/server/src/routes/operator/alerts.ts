@@ -6,7 +6,10 @@ import { scrubJson } from "../../http/scrub-json.ts";
 
 const tags = ["operators"];
 
-/** Alerts and webhook deliveries. Messages quote host errors, so host paths are removed. */
+/**
+ * Alerts and webhook deliveries. Their messages quote error messages of the host, which can contain host paths, so
+ * these paths are removed.
+ */
 export function alertRoutes(app: App, { engine, scrub }: RouteContext): void {
   app.get(
     "/v1/alerts",

@@ -12,7 +12,7 @@ const tags = ["operators"];
  * stored as events.
  */
 export function cleaningRoutes(app: App, { engine, callers, scrub }: RouteContext): void {
-  /** Reports quote host errors, so host paths are removed. */
+  /** A report quotes error messages of the host, which can contain host paths, so these paths are removed. */
   const withoutHostPaths = <Report>(report: Report): Report => scrubJson(report, scrub);
   const cleanUp = async (reply: FastifyReply, { dryRun = false }: Cleanup, emergency: boolean) =>
     withoutHostPaths(await raced(engine.cleanup({ dryRun, emergency }), callers.signal(reply.raw)));
