@@ -56,8 +56,8 @@ const oneOutcome: Invariant = {
 };
 
 /**
- * Returns whether it is unknown by which id the keeper knows an exec. That is so if only the fork's record contains the
- * id, and that record is unreadable.
+ * Returns whether an exec's id in the keeper is unknown to the server: the id differs from the recorded one, and the
+ * fork's record, which alone contains it, is unreadable.
  */
 const isNameless = ({ mirror }: Scene, { sandboxId, id }: ExecRecord): boolean =>
   mirror.unreadable.has(sandboxId) && otherName(mirror, sandboxId, id) !== id;
