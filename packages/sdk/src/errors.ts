@@ -119,7 +119,7 @@ export class EventsDroppedError extends GoneError {
  * later.
  */
 export class UnavailableError extends HoldfastError {}
-/** A response with any other status, which means a fault of Holdfast or of a proxy. */
+/** A response with an error status that no other class covers. It means a fault of Holdfast or of a proxy. */
 export class ServerError extends HoldfastError {}
 
 /** What is known of an exec when a call stops waiting for it. */

@@ -226,7 +226,7 @@ const isGone =
     };
   };
 
-/** Reads all pages: a runbook's list has no pages. */
+/** Returns the sandboxes of all pages of Holdfast's list, because the list for runbooks is not paginated. */
 async function everySandbox(sandboxes: SandboxApi): Promise<Sandbox[]> {
   const all: Sandbox[] = [];
   for (let cursor: string | undefined; ; ) {

@@ -25,8 +25,8 @@ export interface BackupProgress {
 }
 
 /**
- * Maximum number of attempts to copy a group. A sandbox is copied again if its copy failed or its state changed
- * meanwhile.
+ * Maximum number of attempts to copy a group of sandboxes that share drives. A sandbox is copied again if its copy failed
+ * or if its state changed during the copy.
  */
 const ATTEMPTS = 5;
 /** Maximum wait, in each attempt, until a sandbox is in a state in which it can be copied. */

@@ -48,8 +48,8 @@ const paceOf: Figure = (numbers, subject) =>
   SWEEP_LAYERS.reduce((ms, layer) => (layer === subject ? PACES[layer](numbers, layer) : ms), 0);
 
 /**
- * The part of a rule that is common to periodic jobs that may be late. The threshold is `alertLateRounds` intervals of
- * the job, and the clear value is one interval. Two evaluation intervals are added to both as tolerance.
+ * The part that all alert rules about late periodic jobs share. The threshold is `alertLateRounds` intervals of the job,
+ * and the clear value is one interval of the job. Two evaluation intervals are added to both as tolerance.
  */
 const overdue = (pace: Figure) =>
   ({

@@ -70,8 +70,8 @@ export class Semaphore {
     if (this.#queue.length >= this.#limit) throw this.#onFull();
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const giveUp = () => {
-      // A caller that is not in the queue any more was given a place before the abort. It keeps the place until it
-      // leaves.
+      // A caller that is no longer in the queue was given its permit before the abort. It keeps the permit and
+      // releases it at the end of its work.
       if (this.#queue.leave(resolve)) reject(signal.reason);
     };
     signal.addEventListener("abort", giveUp, { once: true });
@@ -79,7 +79,7 @@ export class Semaphore {
     await promise.finally(() => signal.removeEventListener("abort", giveUp));
   }
 
-  /** Gives the place to the next waiting caller, or frees the place if no caller waits. */
+  /** Gives the permit to the next waiting caller, or frees it if no caller waits. */
   #leave(): void {
     const next = this.#queue.next();
     if (next) next();

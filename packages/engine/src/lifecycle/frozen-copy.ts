@@ -13,8 +13,8 @@ interface FrozenCopyParts {
 }
 
 /**
- * Freezes running sandboxes while their files are copied. As for a checkpoint, calls are held meanwhile, and afterwards
- * the sandboxes are thawed, linked and proven. A failure at any step leaves the sandboxes running.
+ * Freezes running sandboxes while their files are copied. Calls are held during the copy, just as they are during a
+ * checkpoint. Afterwards the sandboxes are thawed, linked and proven. A failure at any step leaves them running.
  */
 export class FrozenCopy {
   readonly #context: EngineContext;

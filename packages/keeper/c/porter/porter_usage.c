@@ -23,7 +23,7 @@
 /* Maximum depth of a tree. Only a program that tries to break other programs creates a deeper tree. */
 #define LEVELS_MAX 16384
 #define LEVELS_OPEN 32
-/* Maximum number of inodes with several names that are remembered. This many take about half a gigabyte of memory. */
+/* Maximum number of inodes with several hard links to remember. This many take about half a gigabyte of memory. */
 #define LINKS_MAX (4 * 1024 * 1024)
 #define STAT_MASK (STATX_TYPE | STATX_NLINK | STATX_INO | STATX_BLOCKS)
 

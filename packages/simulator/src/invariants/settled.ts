@@ -147,7 +147,7 @@ async function sandboxes(scene: Scene, engine: EngineApi): Promise<string[]> {
   return found;
 }
 
-/** Returns execs that have not settled: an exec without a recorded outcome must still be running. */
+/** Returns the execs that violate this rule: an exec without a recorded outcome must still be running. */
 function execs({ host, mirror, time, history }: Scene): string[] {
   return mirror.openExecs().flatMap(({ id, sandboxId, status, spec }) => {
     const { lease, phase } = mirror.sandboxes.get(sandboxId) ?? {};
