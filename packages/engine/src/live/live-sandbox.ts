@@ -373,8 +373,9 @@ export class LiveSandbox {
     return this.#deleted.signal;
   }
 
+  /** Aborts `deletedSignal`, with the error for callers whose work in progress is ended. The delete is recorded by then. */
   markDeleted(): void {
-    this.#deleted.abort(new Error("the sandbox is being deleted"));
+    this.#deleted.abort(this.refusal() ?? goneError(this.id, null));
   }
 
   /**
