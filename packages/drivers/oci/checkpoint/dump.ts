@@ -175,7 +175,8 @@ export async function dump(
     throw new StandbyRefusal("a program holds a lock on a file in a drive");
   if (!existsSync(join(layout.keepers, note.keeperVersion, "keeper")))
     throw new StandbyRefusal("its keeper's program is missing on the host, and a wake needs it");
-  if (lostWritePaths(places, note.writePaths ?? readWritePaths(places), { isDiskUsable: true }).length > 0)
+  const known = note.writePaths ?? readWritePaths(places);
+  if (lostWritePaths(places, known, { isDiskUsable: true, keeperPid: init.pid }).length > 0)
     throw new StandbyRefusal("some of its files are missing on the host, and a wake needs them");
   if (pidsLeft(machine, sandboxId) < RESTORE_PIDS)
     throw new StandbyRefusal("it has nearly reached its limit on processes, and a wake needs a few more");

@@ -1,4 +1,5 @@
 import { existsSync, lstatSync, statSync } from "node:fs";
+import { basename } from "node:path";
 import type { Cause, SandboxId } from "@holdfast/contract";
 import type { Identity } from "@holdfast/engine";
 import type { SandboxPlaces } from "../machine/layout.ts";
@@ -6,6 +7,7 @@ import type { Machine } from "../machine/machine.ts";
 import { readInstance, type WritePaths, writeInstance } from "../machine/sandbox-notes.ts";
 import { errnoOf } from "../proc/errno.ts";
 import { diskMountOf, readMounts } from "../proc/mount-table.ts";
+import { hasListener } from "../proc/proc-files.ts";
 
 type Name = keyof WritePaths;
 
@@ -66,10 +68,11 @@ export const DIRECTORY_LOST: Cause = {
 /**
  * Returns a cause if the keeper's socket is missing or replaced. The keeper creates its socket only when it starts. An
  * open link keeps working without the socket, but connections to ports fail, and the next server can't open a link.
+ * Returns no cause if the keeper has just started and has not created its socket yet.
  */
-function lostSocket({ socket }: SandboxPlaces): Cause | null {
+function lostSocket({ socket }: SandboxPlaces, keeperPid: number): Cause | null {
   const found = lstatSync(socket, { throwIfNoEntry: false });
-  if (found?.isSocket() === true) return null;
+  if (found?.isSocket() === true || !hasListener(keeperPid, basename(socket))) return null;
   const fate = found === undefined ? "was removed or moved" : "was replaced by another file";
   const message = `the socket of its keeper ${fate} on the host. Its ports and a later server can't reach the keeper; a restart creates the socket again.`;
   return { code: "socket_gone", message };
@@ -148,7 +151,7 @@ export function noteWritePaths({ layout, log }: Pick<Machine, "layout" | "log">,
 export function lostWritePaths(
   places: SandboxPlaces,
   launched: WritePaths,
-  { isDiskUsable }: { isDiskUsable: boolean },
+  { isDiskUsable, keeperPid }: { isDiskUsable: boolean; keeperPid: number },
 ): Cause[] {
   const lost: Cause[] = [];
   const check = (name: Name): boolean => {
@@ -181,7 +184,7 @@ export function lostWritePaths(
     hasControl = check("control");
     if (hasControl && journals !== undefined) lost.push(journals);
   }
-  const socket = hasControl && isDiskUsable ? lostSocket(places) : null;
+  const socket = hasControl && isDiskUsable ? lostSocket(places, keeperPid) : null;
   if (socket !== null) lost.push(socket);
   return lost;
 }

@@ -55,7 +55,7 @@ export function observeOne(
         stopped,
         frozen,
         disk,
-        lost: lostPaths(machine, id, note, disk),
+        lost: lostPaths(machine, { id, keeperPid: living.pid }, note, disk),
         ungoverned: init === null ? [] : memory.ungoverned(machine, id, init, freezer === "missing"),
         isHostDiskWritable: isStateWritable(machine, mounts),
       }),
@@ -125,7 +125,7 @@ function problemsOf(seen: Seen): Cause[] {
  */
 function lostPaths(
   machine: Machine,
-  id: SandboxId,
+  { id, keeperPid }: { id: SandboxId; keeperPid: number },
   note: InstanceNote | null,
   disk: Seen["disk"],
 ): readonly Cause[] {
@@ -133,7 +133,7 @@ function lostPaths(
   if (note === null && !existsSync(places.dir)) return [DIRECTORY_LOST];
   if (note?.writePaths === undefined || note.hostBootId !== machine.facts.bootId) return [];
   const isDiskUsable = disk === null || disk === "mounted";
-  return lostWritePaths(places, note.writePaths, { isDiskUsable });
+  return lostWritePaths(places, note.writePaths, { isDiskUsable, keeperPid });
 }
 
 const writable = new WeakMap<readonly Mount[], boolean>();

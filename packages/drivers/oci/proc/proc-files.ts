@@ -172,3 +172,16 @@ export function readProc(pid: number, file: string, hidden: readonly string[] = 
     throw error;
   }
 }
+
+/** Flag of a socket that listens, in /proc/PID/net/unix. */
+const LISTENING = "00010000";
+
+/**
+ * Whether a Unix socket of this file name listens in the network namespace of a process. The kernel keeps the name of a
+ * socket whose file was removed.
+ */
+export const hasListener = (pid: number, name: string): boolean =>
+  (readProc(pid, "net/unix") ?? "").split("\n").some((line) => {
+    const [, , , flags, , , , path] = line.trim().split(/\s+/);
+    return flags === LISTENING && path?.endsWith(`/${name}`) === true;
+  });
