@@ -25,6 +25,7 @@ const LONG = [
   "test/product/counters-exact.test.ts",
   "packages/simulator/src/main.test.ts",
   "packages/simulator/src/simulation/simulation.test.ts",
+  "packages/simulator/src/simulation/commit-seeds.test.ts",
 ];
 
 export default defineConfig({
