@@ -23,8 +23,8 @@ const SHARED = 0o1777;
 const MARK = /holdfast-([0-9a-z]{8})(?![0-9a-z])/g;
 
 /**
- * Creates the run's directory and makes it TMPDIR of every process of the run. The name is short because the paths of
- * Unix sockets in state directories below it are limited to 107 bytes.
+ * Creates the run's directory and makes it TMPDIR of every process of the run. The directory's name is short: state
+ * directories with Unix sockets lie below it, and the path of a Unix socket has at most 107 bytes.
  */
 export function openRun(): string {
   const directory = mkdtempSync(join(tmpdir(), "holdfast-"));

@@ -4,7 +4,7 @@ import { useBench } from "../testing/bench.ts";
 
 const bench = useBench();
 
-async function told(line: string): Promise<string> {
+async function stderrOf(line: string): Promise<string> {
   const { stderr } = await bench.bash(line);
   return stderr;
 }
@@ -32,13 +32,13 @@ describe("an invalid value on the command line", () => {
     ["create --label x", "the value 'x' of --label is not valid. Use KEY=VALUE."],
     ["exec -e = box x", "the value '=' of --env is not valid. Use KEY=VALUE"],
   ])("%s says which, and what is valid, and sends nothing", async (command, words) => {
-    expect(await told(`holdfast ${command}`)).toContain(`holdfast: ${words}`);
+    expect(await stderrOf(`holdfast ${command}`)).toContain(`holdfast: ${words}`);
     expect(bench.requests()).toEqual([]);
   });
 
   it("of HOLDFAST_URL is named", async () => {
     for (const url of ["notaurl", "localhost:4750"])
-      expect(await told(`HOLDFAST_URL=${url} holdfast ls`)).toBe(
+      expect(await stderrOf(`HOLDFAST_URL=${url} holdfast ls`)).toBe(
         `holdfast: HOLDFAST_URL is '${url}', which is not an HTTP URL.\n`,
       );
   });
@@ -49,7 +49,7 @@ describe("a local file that does not exist", () => {
     "%s says so",
     async (command) => {
       bench.serve({ "POST /v1/drives/import": json(201, aDrive()) });
-      expect(await told(`holdfast ${command}`)).toBe("holdfast: there is no file x.tar\n");
+      expect(await stderrOf(`holdfast ${command}`)).toBe("holdfast: there is no file x.tar\n");
     },
   );
 });
@@ -70,6 +70,6 @@ describe("a refusal of the server", () => {
     const operation = command.startsWith("drive") ? "importDrive" : "importSandbox";
     const facts = command.includes("import") ? { operation } : {};
     bench.serve({ [route]: refuse(status, code, facts) });
-    expect(await told(`holdfast ${command}`)).toContain(`\n${hint}`);
+    expect(await stderrOf(`holdfast ${command}`)).toContain(`\n${hint}`);
   });
 });

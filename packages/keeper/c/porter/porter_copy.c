@@ -364,7 +364,7 @@ static void put_aside(struct level *level) {
 
 /*
  * Reopens the source and destination directories of the level above `level`, which were closed to save descriptors.
- * Neither tree may change during the copy, so finding a different directory there is an error.
+ * Fails if a path now leads to another directory than before, because neither tree may change during the copy.
  */
 static bool take_up(struct copy *copy, const struct level *level) {
   struct level *above = &copy->levels[copy->depth - 2];

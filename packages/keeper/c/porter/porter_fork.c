@@ -1,7 +1,7 @@
 /*
  * Renames the keeper of a fork or of a restored backup. The keeper's memory was saved in another sandbox or another
- * installation, so the keeper still has the name from there. It is renamed from outside while it is frozen, so that
- * no process inside ever sees both names.
+ * installation and contains the name from there. The porter changes the name from outside while the keeper is frozen, so
+ * that no process inside ever sees both names.
  */
 #include "porter/porter.h"
 
